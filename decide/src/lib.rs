@@ -1,0 +1,1 @@
+//! What Belay does, as pure functions.

@@ -1,0 +1,1 @@
+//! Certificates for admission webhooks.
