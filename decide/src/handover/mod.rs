@@ -1,0 +1,13 @@
+//! Handover: making the victim's replacement serve before the victim goes.
+//!
+//! [`situation`] reads where a workload stands with respect to one victim; the webhook answers from it and the
+//! controller acts on it. [`reconcile`] is the controller's step: holds and workload in, actions out.
+
+pub mod reconcile;
+pub mod record;
+pub mod situation;
+#[cfg(test)]
+mod tests;
+
+pub use reconcile::{Plan, reconcile};
+pub use situation::{Situation, Workload, situation};

@@ -1,0 +1,394 @@
+//! The controller's step: what to write, given a workload and its holds.
+//!
+//! Each open hold is looked at afresh on every change; nothing is remembered between calls but what is in the
+//! objects, so a new leader goes on where the old one stopped, in any state. Each hold yields at most one
+//! sequence of actions, performed in order and abandoned at the first that fails; the next call sees what came
+//! of it.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::record::{self, HandoverRecord};
+use super::situation::Replacement;
+use super::{Situation, Workload, situation};
+use crate::action::{Action, Event, ObjectRef};
+use crate::hold::{HoldStatus, HoldView, Outcome, Phase};
+use crate::policy::{self, OnFailure, Protection};
+use crate::view::{DeploymentView, PodView};
+
+/// A released hold whose workload does not become whole again is closed after this time all the same: its
+/// victim is gone, and what is left to do is the Deployment's own business.
+const RELEASED_WITHOUT_SUCCESSOR: SignedDuration = SignedDuration::from_mins(10);
+
+/// Everything that the step reads.
+#[derive(Clone, Debug)]
+pub struct Input<'a> {
+    /// The workload; absent where the Deployment is gone.
+    pub workload: Option<&'a Workload<'a>>,
+    /// Its protection; absent where it was switched off.
+    pub protection: Option<&'a Protection>,
+    /// Its holds, each with its victim where a pod of that UID still exists.
+    pub holds: Vec<(&'a HoldView, Option<&'a PodView>)>,
+    /// How long a completed hold is kept.
+    pub history_ttl: SignedDuration,
+    /// The time.
+    pub now: Timestamp,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Independent sequences; each is performed in order and abandoned at the first action that fails.
+    pub sequences: Vec<Vec<Action>>,
+    /// When to look again, if nothing changes before.
+    pub wake_at: Option<Timestamp>,
+}
+
+impl Plan {
+    fn wake(&mut self, at: Timestamp) {
+        self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
+    }
+}
+
+/// Decides what to write for one workload.
+pub fn reconcile(input: &Input<'_>) -> Plan {
+    let mut plan = Plan::default();
+    let mut holds = input.holds.clone();
+    holds.sort_by(|(a, _), (b, _)| (a.spec.requested_at, &a.name).cmp(&(b.spec.requested_at, &b.name)));
+    // Two victims of one revision need one restart: the first hold asks for it, the others wait for its rollout.
+    let mut template_changed = false;
+    for (hold, victim) in holds {
+        let sequence = match hold.status.phase {
+            Phase::Pending | Phase::Active => {
+                let step = open(input, hold, victim, template_changed, &mut plan);
+                template_changed |= step.iter().any(|action| matches!(action, Action::PatchTemplate { .. }));
+                step
+            }
+            Phase::Released => released(input, hold, victim, &mut plan),
+            Phase::Completed => completed(input, hold, victim, &mut plan),
+        };
+        if !sequence.is_empty() {
+            plan.sequences.push(sequence);
+        }
+    }
+    plan
+}
+
+fn open(
+    input: &Input<'_>,
+    hold: &HoldView,
+    victim: Option<&PodView>,
+    template_changed: bool,
+    plan: &mut Plan,
+) -> Vec<Action> {
+    let now = input.now;
+    let record = input.workload.and_then(|workload| workload.deployment.record_of(&hold.spec.victim_uid));
+    let restarted = record.is_some() || hold.status.restarted_at.is_some();
+    let Some(workload) = input.workload else {
+        return release(hold, Outcome::VictimGone, "its Deployment is gone".to_owned(), now);
+    };
+    let deployment = workload.deployment;
+    let Some(victim) = victim else {
+        return went(workload, hold, None, restarted, now);
+    };
+    if victim.terminating {
+        return went(workload, hold, Some(victim), restarted, now);
+    }
+    let Some(protection) = input.protection else {
+        return release(hold, Outcome::NotNeeded, "the Deployment is no longer protected".to_owned(), now);
+    };
+    if let Err(unsupported) = policy::supported(deployment) {
+        return release(hold, Outcome::NotNeeded, unsupported.advice(), now);
+    }
+    let situation = situation(workload, victim, now);
+    match &situation {
+        Situation::Served { by } => {
+            return release(hold, Outcome::HandedOver, format!("replacement {} is available", by.name), now);
+        }
+        Situation::Rolling(Replacement::AvailableAt(_, at)) => plan.wake(*at),
+        _ => {}
+    }
+    if now >= hold.spec.deadline {
+        let why = format!("no replacement was available by {}", hold.spec.deadline.strftime("%H:%M:%SZ"));
+        return failed(deployment, protection, hold, record, Outcome::Expired, &why, now);
+    }
+    plan.wake(hold.spec.deadline);
+    let at_rest = matches!(situation, Situation::Steady | Situation::Settling);
+    if at_rest && was_reverted(deployment, hold, restarted) {
+        let why = "somebody put the pod template back, which took the replacement away; not fighting over it";
+        return release(hold, Outcome::Reverted, why.to_owned(), now);
+    }
+    let ours = record.is_some_and(|record| deployment.slot.as_deref() == Some(record.to.as_str()));
+    if ours && deployment.is_observed() && deployment.status.progress_deadline_exceeded {
+        let why = "the rollout of the replacement exceeded the Deployment's progress deadline";
+        return failed(deployment, protection, hold, record, Outcome::Failed, why, now);
+    }
+    if situation == Situation::Steady && !restarted && !template_changed {
+        return restart(deployment, protection, hold, victim, now);
+    }
+    wait(deployment, hold, victim, record, &situation, now)
+}
+
+/// The template was changed after our restart (or after we were about to restart) and the victim's revision is
+/// the newest again.
+fn was_reverted(deployment: &DeploymentView, hold: &HoldView, restarted: bool) -> bool {
+    restarted || hold.status.from_revision.is_some_and(|from| deployment.revision != Some(from))
+}
+
+/// The victim is going or gone.
+fn went(
+    workload: &Workload<'_>,
+    hold: &HoldView,
+    victim: Option<&PodView>,
+    restarted: bool,
+    now: Timestamp,
+) -> Vec<Action> {
+    let replaced = match (victim, workload.newest()) {
+        (Some(victim), Some(newest)) => victim.replica_set.as_deref() != Some(&*newest.uid),
+        _ => false,
+    };
+    if restarted || replaced {
+        let message = "the rollout of its Deployment replaces it".to_owned();
+        release(hold, Outcome::HandedOver, message, now)
+    } else {
+        release(hold, Outcome::VictimGone, "the victim was removed by somebody else".to_owned(), now)
+    }
+}
+
+fn restart(
+    deployment: &DeploymentView,
+    protection: &Protection,
+    hold: &HoldView,
+    victim: &PodView,
+    now: Timestamp,
+) -> Vec<Action> {
+    let to = record::next_slot(deployment.slot.as_deref()).to_owned();
+    let status = HoldStatus {
+        phase: Phase::Active,
+        reason: "Restarting".to_owned(),
+        message: format!("restarting Deployment {} to replace {}", deployment.name, victim.name),
+        from_revision: deployment.revision,
+        ..hold.status.clone()
+    };
+    let mut steps = held_event(deployment, hold);
+    if status != hold.status {
+        steps.insert(0, Action::UpdateHold { hold: hold_ref(hold), status });
+    }
+    steps.push(Action::PatchTemplate {
+        deployment: deployment_ref(deployment),
+        slot: Some(to.clone()),
+        records: record::with(
+            &deployment.records,
+            HandoverRecord {
+                victim: hold.spec.victim_uid.clone(),
+                requested_at: hold.spec.requested_at,
+                deadline: hold.spec.deadline,
+                restarted_at: now,
+                from: deployment.slot.clone(),
+                to,
+                rolled_back: false,
+            },
+        ),
+        field_manager: protection.settings.field_manager.clone(),
+    });
+    let note = format!("Restarting to replace {} on node {} before it is evicted", victim.name, hold.spec.victim_node);
+    steps.push(event(hold, deployment, false, "HandoverStarted", "Restart", note));
+    steps
+}
+
+/// Nothing to do but to wait; what is awaited is written down when it changes.
+fn wait(
+    deployment: &DeploymentView,
+    hold: &HoldView,
+    victim: &PodView,
+    record: Option<&HandoverRecord>,
+    situation: &Situation<'_>,
+    now: Timestamp,
+) -> Vec<Action> {
+    let held = crate::hold::Held::new(deployment, victim, situation, hold.spec.deadline, now);
+    let status = HoldStatus {
+        phase: Phase::Active,
+        reason: held.reason.to_owned(),
+        message: held.awaited,
+        restarted_at: hold.status.restarted_at.or(record.map(|record| record.restarted_at)),
+        ..hold.status.clone()
+    };
+    if status == hold.status {
+        return Vec::new();
+    }
+    let mut steps = vec![Action::UpdateHold { hold: hold_ref(hold), status }];
+    steps.extend(held_event(deployment, hold));
+    steps
+}
+
+/// The Event that an eviction is held: once, with the step that takes the hold up.
+fn held_event(deployment: &DeploymentView, hold: &HoldView) -> Vec<Action> {
+    if hold.status.phase != Phase::Pending {
+        return Vec::new();
+    }
+    let evictor = if hold.spec.evictor.is_empty() { "somebody" } else { &hold.spec.evictor };
+    let note = format!(
+        "Eviction of {} from node {}, asked for by {evictor}, is held until its replacement is available, until {} \
+         at the latest",
+        hold.spec.victim_name,
+        hold.spec.victim_node,
+        hold.spec.deadline.strftime("%H:%M:%SZ")
+    );
+    vec![event(hold, deployment, false, "EvictionHeld", "Hold", note)]
+}
+
+/// The handover did not work. The victim is released; where the policy says so, the template is put back first,
+/// while the victim still serves.
+fn failed(
+    deployment: &DeploymentView,
+    protection: &Protection,
+    hold: &HoldView,
+    record: Option<&HandoverRecord>,
+    outcome: Outcome,
+    why: &str,
+    now: Timestamp,
+) -> Vec<Action> {
+    let undoable = record.filter(|record| {
+        protection.settings.on_failure == OnFailure::RollBack
+            && !record.rolled_back
+            && deployment.slot.as_deref() == Some(record.to.as_str())
+    });
+    let rolled_back = record.is_some_and(|record| record.rolled_back);
+    let Some(record) = undoable else {
+        let message = if rolled_back { format!("{why}; the pod template was put back") } else { why.to_owned() };
+        return release(hold, outcome, message, now);
+    };
+    let records = deployment
+        .records
+        .iter()
+        .map(|one| HandoverRecord { rolled_back: one.rolled_back || one.victim == record.victim, ..one.clone() })
+        .collect();
+    let note = format!("Putting the pod template back: {why}");
+    let mut steps = vec![
+        Action::PatchTemplate {
+            deployment: deployment_ref(deployment),
+            slot: record.from.clone(),
+            records,
+            field_manager: protection.settings.field_manager.clone(),
+        },
+        event(hold, deployment, true, "HandoverRolledBack", "RollBack", note),
+    ];
+    steps.extend(release(hold, outcome, format!("{why}; the pod template was put back"), now));
+    steps
+}
+
+/// Releases the victim, for ever.
+fn release(hold: &HoldView, outcome: Outcome, message: String, now: Timestamp) -> Vec<Action> {
+    let note = format!("Eviction of {} is released: {message}", hold.spec.victim_name);
+    let status = HoldStatus {
+        phase: Phase::Released,
+        reason: outcome.as_str().to_owned(),
+        message,
+        outcome: Some(outcome),
+        released_at: Some(now),
+        ..hold.status.clone()
+    };
+    let (reason, warning) = if outcome.is_failure() { ("HandoverFailed", true) } else { ("EvictionReleased", false) };
+    let released = Event {
+        namespace: hold.namespace.clone(),
+        deployment: hold.spec.workload_name.clone(),
+        deployment_uid: hold.spec.workload_uid.clone(),
+        pod: hold.spec.victim_name.clone(),
+        pod_uid: hold.spec.victim_uid.clone(),
+        warning,
+        reason,
+        action: "Release",
+        note,
+    };
+    vec![Action::UpdateHold { hold: hold_ref(hold), status }, Action::Event(released)]
+}
+
+/// A released hold is completed when its victim is gone and the workload is whole again.
+fn released(input: &Input<'_>, hold: &HoldView, victim: Option<&PodView>, plan: &mut Plan) -> Vec<Action> {
+    if victim.is_some() {
+        return Vec::new();
+    }
+    let give_up = hold
+        .status
+        .released_at
+        .map_or(input.now, |at| at.saturating_add(RELEASED_WITHOUT_SUCCESSOR).unwrap_or(Timestamp::MAX));
+    let whole = input.workload.is_none_or(|workload| is_whole(workload, input.now, plan));
+    if !whole && input.now < give_up {
+        plan.wake(give_up);
+        return Vec::new();
+    }
+    let status = HoldStatus { phase: Phase::Completed, completed_at: Some(input.now), ..hold.status.clone() };
+    vec![Action::UpdateHold { hold: hold_ref(hold), status }]
+}
+
+fn is_whole(workload: &Workload<'_>, now: Timestamp, plan: &mut Plan) -> bool {
+    let deployment = workload.deployment;
+    if policy::supported(deployment).is_err() {
+        return true;
+    }
+    let Some(newest) = workload.newest() else {
+        return false;
+    };
+    let successors =
+        || workload.pods.iter().filter(|pod| pod.replica_set.as_deref() == Some(&*newest.uid) && !pod.terminating);
+    if successors().any(|pod| pod.is_available(deployment.min_ready_seconds, now)) {
+        return true;
+    }
+    if let Some(at) = successors().filter_map(|pod| pod.available_at(deployment.min_ready_seconds)).min() {
+        plan.wake(at);
+    }
+    false
+}
+
+/// A completed hold is history; it goes after its time, but never while its victim still exists, since it is
+/// what keeps a released victim released.
+fn completed(input: &Input<'_>, hold: &HoldView, victim: Option<&PodView>, plan: &mut Plan) -> Vec<Action> {
+    let since = hold.status.completed_at.unwrap_or(hold.spec.deadline);
+    let until = since.saturating_add(input.history_ttl).unwrap_or(Timestamp::MAX);
+    if victim.is_some() {
+        return Vec::new();
+    }
+    if input.now < until {
+        plan.wake(until);
+        return Vec::new();
+    }
+    vec![Action::DeleteHold { hold: hold_ref(hold) }]
+}
+
+fn event(
+    hold: &HoldView,
+    deployment: &DeploymentView,
+    warning: bool,
+    reason: &'static str,
+    action: &'static str,
+    note: String,
+) -> Action {
+    Action::Event(Event {
+        namespace: deployment.namespace.clone(),
+        deployment: deployment.name.clone(),
+        deployment_uid: deployment.uid.clone(),
+        pod: hold.spec.victim_name.clone(),
+        pod_uid: hold.spec.victim_uid.clone(),
+        warning,
+        reason,
+        action,
+        note,
+    })
+}
+
+fn hold_ref(hold: &HoldView) -> ObjectRef {
+    ObjectRef {
+        namespace: hold.namespace.clone(),
+        name: hold.name.clone(),
+        uid: hold.uid.clone(),
+        resource_version: hold.resource_version.clone(),
+    }
+}
+
+fn deployment_ref(deployment: &DeploymentView) -> ObjectRef {
+    ObjectRef {
+        namespace: deployment.namespace.clone(),
+        name: deployment.name.clone(),
+        uid: deployment.uid.clone(),
+        resource_version: deployment.resource_version.clone(),
+    }
+}

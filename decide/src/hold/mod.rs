@@ -1,0 +1,240 @@
+//! The answer to one eviction request.
+//!
+//! [`decide`] is what every webhook replica computes, from its cache and its own short memory, without asking
+//! anybody: so a hold ends in time with the leader dead, the API server away or the record lost. The order of
+//! the questions is the order of `docs/eviction-hold.md`; each answer names its reason, which is the metric
+//! label, and what an operator reads at the drainer.
+
+mod answer;
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+pub use answer::{Allowed, Answer, Held};
+pub use view::{HoldSpec, HoldStatus, HoldView, Outcome, Phase, deadline, hold_name};
+
+use crate::handover::{Situation, Workload, situation};
+use crate::policy::{self, Protection};
+use crate::view::{PodPhase, PodView};
+
+/// How long a replica holds a victim whose record it cannot see in the API.
+///
+/// The record is what bounds a hold across restarts of replicas. Where it cannot be written (rights missing,
+/// API server refusing), a hold has only this replica's memory, so it must be short: long enough for a write
+/// that is retried through an API server restart (under 10 s measured), far shorter than any drainer's patience.
+pub const UNRECORDED_GRACE: Duration = Duration::from_secs(30);
+
+/// A moment by two clocks. Wall time compares with what other replicas wrote; uptime cannot jump, so a wall
+/// clock set back cannot prolong a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// Wall clock.
+    pub wall: Timestamp,
+    /// Monotonic time since the process started.
+    pub uptime: Duration,
+}
+
+/// An eviction request, as far as the decision cares.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Namespace of the pod.
+    pub namespace: &'a str,
+    /// Name of the pod.
+    pub name: &'a str,
+    /// `deleteOptions.preconditions.uid`, where the client sent one.
+    pub uid: Option<&'a str>,
+    /// By URL or in the body's `deleteOptions`.
+    pub dry_run: bool,
+    /// `userInfo.username`; empty where absent.
+    pub evictor: &'a str,
+}
+
+/// What the platform configured.
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
+    /// Namespaces whose pods are never held: Belay's own, `kube-system`, and those of the configuration.
+    pub excluded_namespaces: Vec<String>,
+    /// User names whose evictions always pass; a trailing `*` matches a prefix.
+    pub ignore_evictors: Vec<String>,
+}
+
+/// What the replica's cache knows about the victim.
+#[derive(Clone, Debug, Default)]
+pub struct Facts<'a> {
+    /// The caches hold the cluster's state; false right after a start.
+    pub synced: bool,
+    /// The pod of that name.
+    pub victim: Option<&'a PodView>,
+    /// Its Deployment with what belongs to it.
+    pub workload: Option<&'a Workload<'a>>,
+    /// The Deployment's protection.
+    pub protection: Option<&'a Protection>,
+    /// The victim's recorded hold.
+    pub hold: Option<&'a HoldView>,
+}
+
+/// What a replica remembers of a victim that it held. Lost with the process; everything that must outlive it is
+/// in the API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// When this replica was first asked.
+    pub first: Moment,
+    /// The longest hold that the policy allowed then.
+    pub limit: Duration,
+    /// Released by this replica: stays released, even where a PodDisruptionBudget refused after us.
+    pub released: bool,
+}
+
+/// The decision: what to answer, and what to keep.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// The answer.
+    pub answer: Answer,
+    /// What the replica is to remember of this victim from now on; absent where nothing changes.
+    pub memory: Option<Memory>,
+    /// A hold to be recorded in the API, where none is seen there.
+    pub record: Option<HoldSpec>,
+}
+
+impl Decision {
+    fn allow(reason: Allowed) -> Self {
+        Self { answer: Answer::Allow(reason), memory: None, record: None }
+    }
+}
+
+/// Answers one eviction request.
+pub fn decide(
+    request: &Request<'_>,
+    rules: &Rules,
+    facts: &Facts<'_>,
+    memory: Option<&Memory>,
+    now: Moment,
+) -> Decision {
+    if rules.excluded_namespaces.iter().any(|namespace| namespace == request.namespace) {
+        return Decision::allow(Allowed::ExcludedNamespace);
+    }
+    if !facts.synced {
+        return Decision::allow(Allowed::NotSynced);
+    }
+    let decision = decide_wet(request, rules, facts, memory, now);
+    if request.dry_run {
+        return Decision::allow(Allowed::DryRun { would_hold: decision.answer.held().cloned().map(Box::new) });
+    }
+    decision
+}
+
+fn decide_wet(
+    request: &Request<'_>,
+    rules: &Rules,
+    facts: &Facts<'_>,
+    memory: Option<&Memory>,
+    now: Moment,
+) -> Decision {
+    let Some(victim) = facts.victim else {
+        return Decision::allow(Allowed::UnknownPod);
+    };
+    if let Some(reason) = needs_no_protection(request, victim) {
+        return Decision::allow(reason);
+    }
+    let (Some(workload), Some(protection)) = (facts.workload, facts.protection) else {
+        return Decision::allow(Allowed::NotProtected);
+    };
+    let ignored = |patterns: &[String]| policy::evictor_matches(patterns, request.evictor);
+    if ignored(&rules.ignore_evictors) || ignored(&protection.settings.ignore_evictors) {
+        return Decision::allow(Allowed::IgnoredEvictor);
+    }
+    if let Err(unsupported) = policy::supported(workload.deployment) {
+        return Decision::allow(Allowed::Unsupported(unsupported));
+    }
+
+    let limit = Duration::from_secs(u64::from(protection.settings.readiness_deadline_seconds));
+    let memory = memory.copied().unwrap_or(Memory { first: now, limit, released: false });
+    let release = |reason: Allowed| Decision {
+        answer: Answer::Allow(reason),
+        memory: Some(Memory { released: true, ..memory }),
+        record: None,
+    };
+    if memory.released || facts.hold.is_some_and(|hold| hold.status.phase.is_released()) {
+        return release(Allowed::Released);
+    }
+    let record = workload.deployment.record_of(&victim.uid);
+    let bounds = Bounds::of(&memory, facts.hold, record.map(|record| (record.requested_at, record.deadline)));
+    let situation = situation(workload, victim, now.wall);
+    if let Situation::Served { by } = situation {
+        return release(Allowed::ReplacementAvailable { replacement: by.name.to_string() });
+    }
+    if bounds.passed(&memory, now) {
+        return release(Allowed::DeadlinePassed);
+    }
+    let durable = facts.hold.is_some() || record.is_some();
+    if !durable && now.uptime.saturating_sub(memory.first.uptime) >= UNRECORDED_GRACE {
+        return release(Allowed::NotRecorded);
+    }
+    if record.is_some() && matches!(situation, Situation::Steady | Situation::Settling) {
+        return release(Allowed::Reverted);
+    }
+    let held = Held::new(workload.deployment, victim, &situation, bounds.deadline, now.wall);
+    let spec = facts.hold.is_none().then(|| HoldSpec {
+        victim_name: victim.name.to_string(),
+        victim_uid: victim.uid.to_string(),
+        victim_node: victim.node.as_deref().unwrap_or_default().to_owned(),
+        victim_hash: victim.template_hash.as_deref().unwrap_or_default().to_owned(),
+        workload_name: workload.deployment.name.clone(),
+        workload_uid: workload.deployment.uid.clone(),
+        evictor: request.evictor.to_owned(),
+        requested_at: bounds.requested_at,
+        deadline: bounds.deadline,
+    });
+    Decision { answer: Answer::Hold(held), memory: Some(memory), record: spec }
+}
+
+/// Victims that serve nobody, or are not the pod that was meant.
+fn needs_no_protection(request: &Request<'_>, victim: &PodView) -> Option<Allowed> {
+    if request.uid.is_some_and(|uid| uid != &*victim.uid) {
+        return Some(Allowed::UidMismatch);
+    }
+    if victim.terminating {
+        return Some(Allowed::Terminating);
+    }
+    if victim.is_finished() {
+        return Some(Allowed::Finished);
+    }
+    if victim.phase == PodPhase::Pending || victim.node.is_none() {
+        return Some(Allowed::Pending);
+    }
+    if victim.ready_since.is_none() {
+        return Some(Allowed::NotReady);
+    }
+    None
+}
+
+/// From when and until when a victim is held, by everything that is known of it. The earliest word counts, so
+/// no replica, restart or second record can push the deadline out.
+struct Bounds {
+    requested_at: Timestamp,
+    deadline: Timestamp,
+}
+
+impl Bounds {
+    fn of(memory: &Memory, hold: Option<&HoldView>, record: Option<(Timestamp, Timestamp)>) -> Self {
+        let seconds = u32::try_from(memory.limit.as_secs()).unwrap_or(u32::MAX);
+        let own = (memory.first.wall, deadline(memory.first.wall, seconds));
+        let held = hold.map(|hold| (hold.spec.requested_at, hold.spec.deadline));
+        let all = [Some(own), held, record];
+        let known = || all.iter().flatten();
+        Self {
+            requested_at: known().map(|(at, _)| *at).min().unwrap_or(own.0),
+            deadline: known().map(|(_, until)| *until).min().unwrap_or(own.1),
+        }
+    }
+
+    fn passed(&self, memory: &Memory, now: Moment) -> bool {
+        now.wall >= self.deadline || now.uptime.saturating_sub(memory.first.uptime) >= memory.limit
+    }
+}

@@ -1,0 +1,196 @@
+//! Keeps a replacement off its victim's node.
+//!
+//! A drainer that does not cordon (the descheduler, an eviction by hand) leaves the victim's node open, and the
+//! scheduler would happily put the replacement there. So while a handover runs, a new pod of the workload is
+//! created with a required pod *anti-affinity* against the victim's revision on the same host.
+//!
+//! Why not a node affinity `NotIn [node]`: Karpenter does not provision for a pod whose required node affinity
+//! has `matchFields` or names `kubernetes.io/hostname` (`provisioning/provisioner.go`,
+//! `validateNodeSelectorTerm`; `apis/v1/labels.go`, `RestrictedLabels`), and such a term outlives the handover:
+//! a pod that is pending when the victim is released could then never use that node. Anti-affinity against the
+//! victim's pods is understood by every autoscaler and ends by itself when the victim is gone.
+//!
+//! A `Recreate` Deployment's new pod is created after the victim is gone, so it gets a *preferred* node affinity
+//! instead, which can never keep it pending.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value, json};
+
+use crate::hold::{HoldView, Phase};
+use crate::view::Strategy;
+
+/// Label that a Deployment's ReplicaSets put on their pods.
+pub const TEMPLATE_HASH_LABEL: &str = "pod-template-hash";
+
+const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
+
+/// One JSON Patch operation `add`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Add {
+    /// JSON Pointer.
+    pub path: String,
+    /// What to add.
+    pub value: Value,
+}
+
+/// Which nodes a new pod of the workload is to avoid.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Avoid {
+    /// Revisions (template hashes) of victims, other than the new pod's own.
+    pub revisions: BTreeSet<String>,
+    /// Labels that the workload's pods carry, without the hash.
+    pub selector: BTreeMap<String, String>,
+    /// Nodes of victims that are gone already.
+    pub nodes: BTreeSet<String>,
+}
+
+/// What a new pod with this template hash is to avoid, given its workload's holds.
+pub fn avoid(strategy: Strategy, selector: &BTreeMap<String, String>, pod_hash: &str, holds: &[&HoldView]) -> Avoid {
+    let mut avoid = Avoid { selector: selector.clone(), ..Avoid::default() };
+    for hold in holds.iter().filter(|hold| hold.status.phase != Phase::Completed) {
+        match strategy {
+            // A pod of the victim's own revision is not its replacement; set against itself it could not be
+            // scheduled beside its like.
+            Strategy::RollingUpdate { .. }
+                if hold.spec.victim_hash != pod_hash && !hold.spec.victim_hash.is_empty() =>
+            {
+                avoid.revisions.insert(hold.spec.victim_hash.clone());
+            }
+            Strategy::Recreate if !hold.spec.victim_node.is_empty() => {
+                avoid.nodes.insert(hold.spec.victim_node.clone());
+            }
+            _ => {}
+        }
+    }
+    avoid
+}
+
+/// The patch that makes a pod avoid them, given the pod's `spec.affinity` as it stands in the request.
+///
+/// Only `add` of what is absent, or at the end of a list that is there: such a patch cannot be refused, which
+/// matters because a refused patch blocks the pod's creation even under `failurePolicy: Ignore`. Where the
+/// affinity has a shape that the API would refuse anyway, the pod is left alone.
+pub fn patch(avoid: &Avoid, affinity: Option<&Value>) -> Vec<Add> {
+    let mut root = affinity.cloned().unwrap_or(Value::Null);
+    let mut adds = Vec::new();
+    if !avoid.revisions.is_empty() {
+        let term = json!({
+            "labelSelector": {
+                "matchLabels": avoid.selector,
+                "matchExpressions": [
+                    { "key": TEMPLATE_HASH_LABEL, "operator": "In", "values": avoid.revisions },
+                ],
+            },
+            "topologyKey": HOSTNAME_LABEL,
+        });
+        let list = ["podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution"];
+        adds.extend(append(&mut root, list, term));
+    }
+    if !avoid.nodes.is_empty() {
+        let term = json!({
+            "weight": 100,
+            "preference": {
+                "matchExpressions": [{ "key": HOSTNAME_LABEL, "operator": "NotIn", "values": avoid.nodes }],
+            },
+        });
+        let list = ["nodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution"];
+        adds.extend(append(&mut root, list, term));
+    }
+    adds
+}
+
+/// Appends to a list two levels below the affinity, creating what is absent; keeps `root` as the patch leaves it.
+fn append(root: &mut Value, list: [&str; 2], term: Value) -> Option<Add> {
+    let mut path = "/spec/affinity".to_owned();
+    let mut place = root;
+    for (depth, key) in list.iter().enumerate() {
+        if place.is_null() {
+            let value = list
+                .iter()
+                .skip(depth)
+                .rev()
+                .fold(json!([term]), |inner, key| Value::Object(Map::from_iter([((*key).to_owned(), inner)])));
+            *place = value.clone();
+            return Some(Add { path, value });
+        }
+        path = format!("{path}/{key}");
+        place = place.as_object_mut()?.entry((*key).to_owned()).or_insert(Value::Null);
+    }
+    if place.is_null() {
+        let value = json!([term]);
+        *place = value.clone();
+        return Some(Add { path, value });
+    }
+    place.as_array_mut()?.push(term.clone());
+    Some(Add { path: format!("{path}/-"), value: term })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::hold;
+    use crate::view::IntOrPercent;
+
+    const ROLLING: Strategy =
+        Strategy::RollingUpdate { max_surge: IntOrPercent::Int(1), max_unavailable: IntOrPercent::Int(0) };
+
+    fn selector() -> BTreeMap<String, String> {
+        BTreeMap::from([("app".to_owned(), "web".to_owned())])
+    }
+
+    #[test]
+    fn a_replacement_avoids_its_victims_revision_and_never_its_own() {
+        let mut running = hold("web-old-1", "old");
+        running.status.phase = Phase::Active;
+        let mut over = hold("web-older-1", "older");
+        over.status.phase = Phase::Completed;
+        let avoided = avoid(ROLLING, &selector(), "new", &[&running, &over]);
+        assert_eq!(avoided.revisions, BTreeSet::from(["old".to_owned()]));
+        assert!(avoided.nodes.is_empty());
+        assert_eq!(avoid(ROLLING, &selector(), "old", &[&running]).revisions, BTreeSet::new());
+        assert_eq!(avoid(ROLLING, &selector(), "new", &[]), Avoid { selector: selector(), ..Avoid::default() });
+    }
+
+    #[test]
+    fn a_recreated_pod_prefers_another_node_and_may_still_use_the_old_one() {
+        let mut gone = hold("web-old-1", "old");
+        gone.status.phase = Phase::Released;
+        let avoided = avoid(Strategy::Recreate, &selector(), "new", &[&gone]);
+        assert!(avoided.revisions.is_empty());
+        let adds = patch(&avoided, None);
+        let expected = json!({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{
+            "weight": 100,
+            "preference": {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["node-1"]}]},
+        }]}});
+        assert_eq!(adds, [Add { path: "/spec/affinity".into(), value: expected }]);
+    }
+
+    #[test]
+    fn the_patch_adds_only_what_is_absent() {
+        let avoided = Avoid { revisions: BTreeSet::from(["old".into()]), selector: selector(), ..Avoid::default() };
+        let required = "requiredDuringSchedulingIgnoredDuringExecution";
+        let table = [
+            ("no affinity", None, vec!["/spec/affinity"]),
+            ("null affinity", Some(Value::Null), vec!["/spec/affinity"]),
+            ("another kind", Some(json!({"nodeAffinity": {}})), vec!["/spec/affinity/podAntiAffinity"]),
+            (
+                "an empty kind",
+                Some(json!({"podAntiAffinity": {}})),
+                vec!["/spec/affinity/podAntiAffinity/requiredDuringSchedulingIgnoredDuringExecution"],
+            ),
+            (
+                "terms of the user's",
+                Some(json!({"podAntiAffinity": {required: [{"topologyKey": "zone"}]}})),
+                vec!["/spec/affinity/podAntiAffinity/requiredDuringSchedulingIgnoredDuringExecution/-"],
+            ),
+            ("a shape that the API refuses", Some(json!({"podAntiAffinity": "x"})), vec![]),
+            ("a shape that the API refuses, deeper", Some(json!({"podAntiAffinity": {required: {}}})), vec![]),
+        ];
+        for (name, affinity, expected) in table {
+            let paths: Vec<_> = patch(&avoided, affinity.as_ref()).into_iter().map(|add| add.path).collect();
+            assert_eq!(paths, expected, "{name}");
+        }
+        assert_eq!(patch(&Avoid::default(), None), [], "nothing to avoid, nothing to patch");
+    }
+}
