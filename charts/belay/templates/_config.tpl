@@ -1,0 +1,29 @@
+{{/* The configuration file, in a template of its own so that the pods can carry its checksum. */}}
+{{- define "belay.config" -}}
+{{- $hold := .Values.evictionHold -}}
+{{- $election := .Values.controller.leaderElection -}}
+evictionHold:
+  enabled: {{ $hold.enabled }}
+  historyTTL: {{ $hold.historyTTL }}
+  excludedNamespaces: {{ toJson $hold.excludedNamespaces }}
+  ignoreEvictors: {{ toJson $hold.ignoreEvictors }}
+  defaultPolicy:
+    enabled: {{ $hold.defaultPolicy.enabled }}
+    namespaces: {{ toJson $hold.defaultPolicy.namespaces }}
+    handover: {{ $hold.defaultPolicy.handover }}
+    readinessDeadlineSeconds: {{ int $hold.defaultPolicy.readinessDeadlineSeconds }}
+    onFailure: {{ $hold.defaultPolicy.onFailure }}
+certs:
+  secretName: {{ include "belay.caSecretName" . }}
+  dnsNames:
+    - {{ include "belay.webhookName" . }}.{{ .Release.Namespace }}.svc
+webhookConfigurations:
+  validating: {{ include "belay.fullname" . | quote }}
+  mutating: {{ include "belay.fullname" . | quote }}
+leaderElection:
+  leaseName: {{ include "belay.leaseName" . }}
+  leaseDuration: {{ $election.leaseDuration }}
+  renewDeadline: {{ $election.renewDeadline }}
+  retryPeriod: {{ $election.retryPeriod }}
+writesPerSecond: {{ int .Values.writesPerSecond }}
+{{- end -}}

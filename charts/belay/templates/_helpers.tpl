@@ -1,0 +1,108 @@
+{{/* Names and labels. Every name derives from belay.fullname, so that two objects never disagree about one. */}}
+
+{{- define "belay.name" -}}
+{{- .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* 52 = 63 characters of a label value less the longest suffix, "-controller". */}}
+{{- define "belay.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
+{{- else if contains (include "belay.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "belay.name" .) | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "belay.webhookName" -}}
+{{ include "belay.fullname" . }}-webhook
+{{- end -}}
+
+{{- define "belay.controllerName" -}}
+{{ include "belay.fullname" . }}-controller
+{{- end -}}
+
+{{/* The Secret with the CA. The program creates it: a rendered one would be overwritten at every upgrade. */}}
+{{- define "belay.caSecretName" -}}
+{{ include "belay.fullname" . }}-ca
+{{- end -}}
+
+{{- define "belay.leaseName" -}}
+{{ include "belay.fullname" . }}-controller
+{{- end -}}
+
+{{/* belay.serviceAccountName (dict "root" $ "component" "webhook") */}}
+{{- define "belay.serviceAccountName" -}}
+{{- $account := (index .root.Values .component).serviceAccount -}}
+{{- $account.name | default (printf "%s-%s" (include "belay.fullname" .root) .component) -}}
+{{- end -}}
+
+{{/* "true" where an enabled capability is asked by the API server; without one there is no webhook to run. */}}
+{{- define "belay.webhookEnabled" -}}
+{{- if .Values.evictionHold.enabled -}}true{{- end -}}
+{{- end -}}
+
+{{- define "belay.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "belay.name" .root | quote }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{/* belay.labels (dict "root" $ "component" "webhook"); the component may be left out. */}}
+{{- define "belay.labels" -}}
+app.kubernetes.io/name: {{ include "belay.name" .root | quote }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
+{{- with .component }}
+app.kubernetes.io/component: {{ . }}
+{{- end }}
+app.kubernetes.io/part-of: belay
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "belay.image" -}}
+{{- $image := .Values.image -}}
+{{- with $image.registry }}{{ . }}/{{ end -}}
+{{- $image.repository -}}
+{{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default .Chart.AppVersion }}{{ end -}}
+{{- end -}}
+
+{{/*
+The namespaces that are never Belay's business, as a JSON list: its own, because it must never hold itself;
+kube-system, because the cluster hangs on it; and the user's. The program excludes the first two by itself as well.
+*/}}
+{{- define "belay.excludedNamespaces" -}}
+{{- concat (list .Release.Namespace "kube-system") .Values.evictionHold.excludedNamespaces | uniq | toJson -}}
+{{- end -}}
+
+{{/* The namespaceSelector of both webhooks: pods are steered only where their evictions can be held. */}}
+{{- define "belay.namespaceSelector" -}}
+{{- $selector := .Values.admission.namespaceSelector -}}
+{{- with $selector.matchLabels }}
+matchLabels:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+matchExpressions:
+  - key: kubernetes.io/metadata.name
+    operator: NotIn
+    values:
+      {{- include "belay.excludedNamespaces" . | fromJsonArray | toYaml | nindent 6 }}
+  {{- with $selector.matchExpressions }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end -}}
+
+{{/* Seconds of a duration such as 1h30m (the schema has checked its form). */}}
+{{- define "belay.seconds" -}}
+{{- $unit := dict "h" 3600 "m" 60 "s" 1 -}}
+{{- $total := 0 -}}
+{{- range regexFindAll "[0-9]+[hms]" . -1 -}}
+{{- $total = add $total (mul (trimSuffix (regexFind "[hms]" .) . | atoi) (get $unit (regexFind "[hms]" .))) -}}
+{{- end -}}
+{{- $total -}}
+{{- end -}}
