@@ -49,8 +49,8 @@ app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
-{{/* belay.labels (dict "root" $ "component" "webhook"); the component may be left out. */}}
-{{- define "belay.labels" -}}
+{{/* The labels that the chart sets by itself, and that nobody can change. */}}
+{{- define "belay.ownLabels" -}}
 app.kubernetes.io/name: {{ include "belay.name" .root | quote }}
 app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 {{- with .component }}
@@ -60,6 +60,11 @@ app.kubernetes.io/part-of: belay
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- end -}}
+
+{{/* belay.labels (dict "root" $ "component" "webhook"); the component may be left out. */}}
+{{- define "belay.labels" -}}
+{{ include "belay.ownLabels" . }}
 {{- with .root.Values.commonLabels }}
 {{ toYaml . }}
 {{- end }}

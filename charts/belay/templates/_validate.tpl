@@ -39,6 +39,19 @@ without Belay. Each message names the value and the way out. Rendered by config.
 {{- fail "webhook.serviceAccount.name and controller.serviceAccount.name are the same: each component has its own rights. Name two ServiceAccounts" -}}
 {{- end -}}
 
+{{- $labels := dict
+      "commonLabels" .Values.commonLabels
+      "webhook.podLabels" .Values.webhook.podLabels
+      "controller.podLabels" .Values.controller.podLabels
+      "podMonitor.labels" .Values.podMonitor.labels -}}
+{{- range $path, $map := $labels -}}
+{{- range $key, $_ := $map -}}
+{{- if hasKey (include "belay.ownLabels" (dict "root" $ "component" "any") | fromYaml) $key -}}
+{{- fail (printf "%s sets %s, which the chart sets itself: remove it" $path $key) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- if eq (int .Values.webhook.port) (int .Values.adminPort) -}}
 {{- fail (printf "webhook.port and adminPort are both %v: choose two ports" .Values.adminPort) -}}
 {{- end -}}

@@ -1,0 +1,133 @@
+//! Renders the chart with the real Helm and gives the objects to the tests.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::LazyLock;
+
+use belay_e2e::programs::Programs;
+use serde_json::Value;
+
+/// The namespace of every render; not the chart's name, so that a name that should be a namespace shows.
+pub const NAMESPACE: &str = "belay-system";
+
+/// Set to rewrite what is generated instead of comparing it.
+const UPDATE: &str = "UPDATE_GOLDEN";
+
+static HELM: LazyLock<PathBuf> = LazyLock::new(|| Programs::ensure().expect("Helm can be found or built").helm);
+
+/// The chart's folder.
+pub fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/belay")
+}
+
+/// The text of one of the chart's files.
+pub fn read(name: &str) -> String {
+    let path = folder().join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()))
+}
+
+/// One of the chart's YAML files.
+pub fn read_yaml(name: &str) -> Value {
+    parse(&read(name)).into_iter().next().unwrap_or_else(|| panic!("{name} is empty"))
+}
+
+/// Runs Helm with `values` on standard input, for a `-f -` among the arguments.
+///
+/// Helm gets an empty home and no cluster: a render must not depend on either, as under Argo CD.
+pub fn helm(arguments: &[&str], values: &Value) -> Output {
+    let mut child = Command::new(&*HELM)
+        .args(arguments)
+        .env_clear()
+        .env("HOME", "/nonexistent")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("Helm starts");
+    let mut stdin = child.stdin.take().expect("the pipe was asked for");
+    // A Helm that stops before it reads its values says so itself.
+    let _ = stdin.write_all(values.to_string().as_bytes());
+    drop(stdin);
+    child.wait_with_output().expect("Helm ends")
+}
+
+/// The manifest of a release `belay` as text, or Helm's error.
+pub fn template(values: &Value, more: &[&str]) -> Result<String, String> {
+    let folder = folder();
+    let chart = folder.to_str().expect("the path is UTF-8");
+    let mut arguments = vec!["template", "belay", chart, "--namespace", NAMESPACE, "-f", "-"];
+    arguments.extend(more);
+    let output = helm(&arguments, values);
+    if output.status.success() {
+        Ok(String::from_utf8(output.stdout).expect("a manifest is UTF-8"))
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+}
+
+/// Every document of a YAML text; comments alone are none.
+pub fn parse(yaml: &str) -> Vec<Value> {
+    let documents: Vec<Value> =
+        serde_saphyr::from_multiple(yaml).unwrap_or_else(|error| panic!("not YAML: {error}\n{yaml}"));
+    documents.into_iter().filter(|document| !document.is_null()).collect()
+}
+
+/// The objects of a rendered release.
+pub struct Objects(Vec<Value>);
+
+impl Objects {
+    /// Renders the release `belay` with `values`.
+    pub fn render(values: &Value) -> Self {
+        Self(parse(&template(values, &[]).unwrap_or_else(|error| panic!("{values}: {error}"))))
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Value> {
+        self.0.iter()
+    }
+
+    pub fn of_kind<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = &'a Value> + use<'a> {
+        self.iter().filter(move |object| object["kind"] == kind)
+    }
+
+    /// `kind/name` of every object, sorted.
+    pub fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.iter().map(name).collect();
+        names.sort();
+        names
+    }
+
+    /// The object, which must be there.
+    pub fn get(&self, kind: &str, name: &str) -> &Value {
+        self.iter()
+            .find(|object| object["kind"] == kind && object["metadata"]["name"] == name)
+            .unwrap_or_else(|| panic!("no {kind} {name} among {:?}", self.names()))
+    }
+
+    /// The configuration file that the program will read.
+    pub fn config(&self) -> Value {
+        let text = self.get("ConfigMap", "belay-config")["data"]["config.yaml"].as_str().expect("the file is text");
+        parse(text).remove(0)
+    }
+}
+
+/// `kind/name` of an object.
+pub fn name(object: &Value) -> String {
+    format!("{}/{}", object["kind"].as_str().unwrap_or("?"), object["metadata"]["name"].as_str().unwrap_or("?"))
+}
+
+/// Compares a generated text with the file that holds it, or rewrites the file where that is asked for.
+pub fn assert_generated(path: &Path, expected: &str) {
+    if std::env::var_os(UPDATE).is_some() {
+        std::fs::write(path, expected).unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
+        return;
+    }
+    let actual = std::fs::read_to_string(path).unwrap_or_default();
+    let difference = expected.lines().zip(actual.lines()).position(|(expected, actual)| expected != actual);
+    assert!(
+        expected == actual,
+        "{} is out of date, first at line {}: run the test again with {UPDATE}=1 and look at the difference",
+        path.display(),
+        difference.unwrap_or_else(|| expected.lines().count().min(actual.lines().count())) + 1
+    );
+}

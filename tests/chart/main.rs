@@ -1,0 +1,12 @@
+//! Tests of the Helm chart, with the real Helm: what it renders, what it refuses, what it promises in its
+//! documentation, and what a real API server says to it.
+//!
+//! `UPDATE_GOLDEN=1` rewrites the golden render and the table of values in the chart's README.
+
+mod chart;
+mod documentation;
+mod matrix;
+mod policy;
+mod rbac;
+mod refusals;
+mod render;

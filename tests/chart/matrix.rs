@@ -1,0 +1,144 @@
+//! The sets of values that the tests render: every property below must hold for each of them.
+
+use serde_json::{Value, json};
+
+/// A set of values and what to call it.
+pub struct Case {
+    pub name: &'static str,
+    pub values: Value,
+}
+
+/// Every case, the defaults first.
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case { name: "defaults", values: json!({}) },
+        Case { name: "eviction hold off", values: json!({ "evictionHold": { "enabled": false } }) },
+        Case { name: "small", values: small() },
+        Case { name: "everything", values: everything() },
+    ]
+}
+
+/// One replica of each and nothing around them, as on a laptop.
+pub fn small() -> Value {
+    let component = json!({
+        "replicas": 1,
+        "podDisruptionBudget": { "enabled": false },
+        "priorityClassName": "",
+        "topologySpreadConstraints": [],
+        "resources": { "requests": { "cpu": "1m", "memory": "16Mi" } },
+    });
+    json!({
+        "webhook": component,
+        "controller": component,
+        "crds": { "keep": false },
+        "rbac": { "aggregateToUserRoles": false },
+    })
+}
+
+/// Every value changed from its default.
+pub fn everything() -> Value {
+    let component = |name: &str| {
+        json!({
+            "replicas": 3,
+            "podDisruptionBudget": { "maxUnavailable": "50%" },
+            "serviceAccount": { "name": name, "annotations": { "example.com/role": name } },
+            "resources": { "requests": { "cpu": "50m", "memory": "64Mi" }, "limits": { "cpu": 1, "memory": "256Mi" } },
+            "priorityClassName": "system-node-critical",
+            "nodeSelector": { "example.com/pool": "system" },
+            "tolerations": [{ "key": "example.com/system", "operator": "Exists", "effect": "NoSchedule" }],
+            "affinity": {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [
+                            { "matchExpressions": [{ "key": "kubernetes.io/os", "operator": "Exists" }] },
+                        ],
+                    },
+                },
+            },
+            "podAntiAffinity": if name == "hook" { "Required" } else { "Preferred" },
+            "topologySpreadConstraints": [
+                { "topologyKey": "example.com/rack", "maxSkew": 2, "whenUnsatisfiable": "ScheduleAnyway" },
+            ],
+            "podAnnotations": { "example.com/note": "yes" },
+            "podLabels": { "example.com/tier": "system" },
+            "extraEnv": [{ "name": "TZ", "value": "UTC" }],
+        })
+    };
+    let mut webhook = component("hook");
+    webhook["port"] = json!(10250);
+    webhook["hostNetwork"] = json!(true);
+    let mut controller = component("control");
+    controller["leaderElection"] = json!({ "leaseDuration": "20s", "renewDeadline": "12s", "retryPeriod": "3s" });
+    json!({
+        "nameOverride": "rope",
+        "fullnameOverride": "belay",
+        "commonLabels": { "example.com/team": "platform" },
+        "image": {
+            "registry": "registry.example.com:5000",
+            "repository": "mirror/belay",
+            "tag": "ignored",
+            "digest": format!("sha256:{}", "0123456789abcdef".repeat(4)),
+            "pullPolicy": "Always",
+        },
+        "imagePullSecrets": [{ "name": "pull" }],
+        "logLevel": "info,belay::webhook=debug",
+        "logFormat": "text",
+        "bindAddress": "[::]",
+        "adminPort": 9090,
+        "writesPerSecond": 50,
+        "crds": { "keep": false },
+        "evictionHold": {
+            "historyTTL": "1h30m",
+            "excludedNamespaces": ["istio-system", "123"],
+            "ignoreEvictors": ["system:serviceaccount:argo-rollouts:*", "yes"],
+            "defaultPolicy": {
+                "enabled": true,
+                "namespaces": ["shop", "*"],
+                "readinessDeadlineSeconds": 120,
+                "onFailure": "RollBack",
+            },
+        },
+        "admission": {
+            "annotations": { "admissions.enforcer/disabled": "true" },
+            "namespaceSelector": {
+                "matchLabels": { "example.com/belay": "on" },
+                "matchExpressions": [
+                    { "key": "example.com/env", "operator": "In", "values": ["prod"] },
+                    { "key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["belay-system"] },
+                ],
+            },
+            "eviction": {
+                "failurePolicy": "Fail",
+                "timeoutSeconds": 5,
+                "matchConditions": [
+                    { "name": "not-the-breaker-of-glass", "expression": "request.userInfo.username != \"breaker\"" },
+                ],
+            },
+            "podCreation": { "failurePolicy": "Fail", "timeoutSeconds": 1, "reinvocationPolicy": "Never" },
+        },
+        "podSecurityContext": {
+            "runAsNonRoot": true,
+            "runAsUser": 65532,
+            "seccompProfile": { "type": "RuntimeDefault" },
+        },
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "readOnlyRootFilesystem": true,
+            "privileged": false,
+            "capabilities": { "drop": ["ALL"] },
+        },
+        "webhook": webhook,
+        "controller": controller,
+        "podMonitor": {
+            "enabled": true,
+            "labels": { "release": "prometheus" },
+            "interval": "1m",
+            "scrapeTimeout": "20s",
+        },
+        "networkPolicy": {
+            "enabled": true,
+            "metricsFrom": [{ "podSelector": { "matchLabels": { "example.com/prometheus": "yes" } } }],
+            "apiServerPorts": [6443],
+        },
+    })
+}
