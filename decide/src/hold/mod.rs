@@ -155,16 +155,18 @@ fn decide_wet(
 
     let limit = Duration::from_secs(u64::from(protection.settings.readiness_deadline_seconds));
     let memory = memory.copied().unwrap_or(Memory { first: now, limit, released: false });
+    // A hold is named after a part of the UID only; that of a pod of the same name speaks of another victim.
+    let hold = facts.hold.filter(|hold| hold.spec.victim_uid == *victim.uid);
     let release = |reason: Allowed| Decision {
         answer: Answer::Allow(reason),
         memory: Some(Memory { released: true, ..memory }),
         record: None,
     };
-    if memory.released || facts.hold.is_some_and(|hold| hold.status.phase.is_released()) {
+    if memory.released || hold.is_some_and(|hold| hold.status.phase.is_released()) {
         return release(Allowed::Released);
     }
     let record = workload.deployment.record_of(&victim.uid);
-    let bounds = Bounds::of(&memory, facts.hold, record.map(|record| (record.requested_at, record.deadline)));
+    let bounds = Bounds::of(&memory, hold, record.map(|record| (record.requested_at, record.deadline)));
     let situation = situation(workload, victim, now.wall);
     if let Situation::Served { by } = situation {
         return release(Allowed::ReplacementAvailable { replacement: by.name.to_string() });
@@ -172,7 +174,7 @@ fn decide_wet(
     if bounds.passed(&memory, now) {
         return release(Allowed::DeadlinePassed);
     }
-    let durable = facts.hold.is_some() || record.is_some();
+    let durable = hold.is_some() || record.is_some();
     if !durable && now.uptime.saturating_sub(memory.first.uptime) >= UNRECORDED_GRACE {
         return release(Allowed::NotRecorded);
     }
@@ -180,7 +182,7 @@ fn decide_wet(
         return release(Allowed::Reverted);
     }
     let held = Held::new(workload.deployment, victim, &situation, bounds.deadline, now.wall);
-    let spec = facts.hold.is_none().then(|| HoldSpec {
+    let spec = hold.is_none().then(|| HoldSpec {
         victim_name: victim.name.to_string(),
         victim_uid: victim.uid.to_string(),
         victim_node: victim.node.as_deref().unwrap_or_default().to_owned(),
