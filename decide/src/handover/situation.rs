@@ -97,7 +97,9 @@ pub fn situation<'a>(workload: &Workload<'a>, victim: &PodView, now: Timestamp) 
             .as_deref()
             .is_some_and(|node| !workload.doomed_nodes.contains(node) && victim.node.as_deref() != Some(node))
     };
-    if let Some(by) = others.iter().find(|pod| pod.is_available(min_ready, now) && stays(pod)) {
+    // Caches list pods in any order; the first by name is the same for every replica.
+    let serving = others.iter().filter(|pod| pod.is_available(min_ready, now) && stays(pod));
+    if let Some(by) = serving.min_by_key(|pod| &pod.name) {
         return Situation::Served { by };
     }
     if victim.replica_set.as_deref() != Some(&*newest.uid) {
