@@ -57,7 +57,7 @@ pub enum Replacement<'a> {
     NotReady(&'a PodView),
     /// It is ready, and counts as available at this time.
     AvailableAt(&'a PodView, Timestamp),
-    /// It is available, on a node that is about to go.
+    /// It is ready, on a node that is about to go: being available there releases nobody.
     OnDoomedNode(&'a PodView),
 }
 
@@ -103,29 +103,24 @@ pub fn situation<'a>(workload: &Workload<'a>, victim: &PodView, now: Timestamp) 
         return Situation::Served { by };
     }
     if victim.replica_set.as_deref() != Some(&*newest.uid) {
-        return Situation::Rolling(replacement(deployment, &others, min_ready, now));
+        let lacking = others.iter().map(|pod| lacks(pod, stays(pod), min_ready));
+        return Situation::Rolling(nearest(deployment, lacking));
     }
     if deployment.is_rolled_out() { Situation::Steady } else { Situation::Settling }
 }
 
-fn replacement<'a>(
-    deployment: &DeploymentView,
-    candidates: &[&'a PodView],
-    min_ready: i32,
-    now: Timestamp,
-) -> Replacement<'a> {
-    candidates.iter().map(|pod| lacks(pod, min_ready, now)).min_by_key(|candidate| candidate.distance()).unwrap_or(
-        match deployment.strategy {
-            Strategy::Recreate => Replacement::AfterTermination,
-            Strategy::RollingUpdate { .. } => Replacement::NotCreated,
-        },
-    )
+fn nearest<'a>(deployment: &DeploymentView, candidates: impl Iterator<Item = Replacement<'a>>) -> Replacement<'a> {
+    candidates.min_by_key(Replacement::distance).unwrap_or(match deployment.strategy {
+        Strategy::Recreate => Replacement::AfterTermination,
+        Strategy::RollingUpdate { .. } => Replacement::NotCreated,
+    })
 }
 
-fn lacks(pod: &PodView, min_ready: i32, now: Timestamp) -> Replacement<'_> {
+/// What a pod that does not serve yet lacks.
+fn lacks(pod: &PodView, stays: bool, min_ready: i32) -> Replacement<'_> {
     match pod.available_at(min_ready) {
-        Some(at) if at <= now => Replacement::OnDoomedNode(pod),
-        Some(at) => Replacement::AvailableAt(pod, at),
+        Some(at) if stays => Replacement::AvailableAt(pod, at),
+        Some(_) => Replacement::OnDoomedNode(pod),
         None if pod.node.is_none() && pod.unschedulable => Replacement::Unschedulable(pod),
         None if pod.phase == PodPhase::Running => Replacement::NotReady(pod),
         None => Replacement::Starting(pod),
