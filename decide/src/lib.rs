@@ -14,6 +14,7 @@ pub mod doom;
 pub mod handover;
 pub mod hold;
 pub mod policy;
+pub mod policy_status;
 pub mod steer;
 pub mod view;
 
