@@ -107,6 +107,11 @@ fn open(
         Situation::Rolling(Replacement::AvailableAt(_, at)) => plan.wake(*at),
         _ => {}
     }
+    if record.is_some_and(|record| record.rolled_back) {
+        // Written before the release, which was lost: what is at rest now is our own doing, not somebody's.
+        let outcome = if now >= hold.spec.deadline { Outcome::Expired } else { Outcome::Failed };
+        return release(hold, outcome, "the handover failed; the pod template was put back".to_owned(), now);
+    }
     if now >= hold.spec.deadline {
         let why = format!("no replacement was available by {}", hold.spec.deadline.strftime("%H:%M:%SZ"));
         return failed(deployment, protection, hold, record, Outcome::Expired, &why, now);
@@ -249,13 +254,10 @@ fn failed(
 ) -> Vec<Action> {
     let undoable = record.filter(|record| {
         protection.settings.on_failure == OnFailure::RollBack
-            && !record.rolled_back
             && deployment.slot.as_deref() == Some(record.to.as_str())
     });
-    let rolled_back = record.is_some_and(|record| record.rolled_back);
     let Some(record) = undoable else {
-        let message = if rolled_back { format!("{why}; the pod template was put back") } else { why.to_owned() };
-        return release(hold, outcome, message, now);
+        return release(hold, outcome, why.to_owned(), now);
     };
     let records = deployment
         .records

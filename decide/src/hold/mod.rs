@@ -162,10 +162,12 @@ fn decide_wet(
         memory: Some(Memory { released: true, ..memory }),
         record: None,
     };
-    if memory.released || hold.is_some_and(|hold| hold.status.phase.is_released()) {
+    let record = workload.deployment.record_of(&victim.uid);
+    // A rollback is written before the release that goes with it, and the release may be lost.
+    let given_up = record.is_some_and(|record| record.rolled_back);
+    if memory.released || given_up || hold.is_some_and(|hold| hold.status.phase.is_released()) {
         return release(Allowed::Released);
     }
-    let record = workload.deployment.record_of(&victim.uid);
     let bounds = Bounds::of(&memory, hold, record.map(|record| (record.requested_at, record.deadline)));
     let situation = situation(workload, victim, now.wall);
     if let Situation::Served { by } = situation {
