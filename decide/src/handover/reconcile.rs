@@ -83,7 +83,8 @@ fn open(
     let now = input.now;
     let record = input.workload.and_then(|workload| workload.deployment.record_of(&hold.spec.victim_uid));
     let restarted = record.is_some() || hold.status.restarted_at.is_some();
-    let Some(workload) = input.workload else {
+    // A Deployment of the same name but another UID is another workload.
+    let Some(workload) = input.workload.filter(|workload| workload.deployment.uid == hold.spec.workload_uid) else {
         return release(hold, Outcome::VictimGone, "its Deployment is gone".to_owned(), now);
     };
     let deployment = workload.deployment;
