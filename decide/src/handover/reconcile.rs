@@ -253,8 +253,11 @@ fn failed(
     why: &str,
     now: Timestamp,
 ) -> Vec<Action> {
+    // A revision beyond the one that our restart made is a user's release over it: nothing of theirs is put back.
+    let newest_is_ours = hold.status.from_revision.is_some_and(|from| deployment.revision <= Some(from + 1));
     let undoable = record.filter(|record| {
         protection.settings.on_failure == OnFailure::RollBack
+            && newest_is_ours
             && deployment.slot.as_deref() == Some(record.to.as_str())
     });
     let Some(record) = undoable else {
