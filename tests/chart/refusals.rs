@@ -28,6 +28,12 @@ fn values_that_contradict_each_other() {
             json!({ "webhook": { "replicas": 1 }, "admission": { "podCreation": { "failurePolicy": "Fail" } } }),
             &["admission.podCreation.failurePolicy is Fail", "webhook.replicas to 2"],
         ),
+    ]);
+}
+
+#[test]
+fn workloads_that_would_block_or_share_too_much() {
+    assert_refused(&[
         (
             json!({ "webhook": { "podDisruptionBudget": { "maxUnavailable": 0 } } }),
             &["webhook.podDisruptionBudget.maxUnavailable is 0", "at least 1"],
