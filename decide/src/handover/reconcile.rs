@@ -88,12 +88,9 @@ fn open(
         return release(hold, Outcome::VictimGone, "its Deployment is gone".to_owned(), now);
     };
     let deployment = workload.deployment;
-    let Some(victim) = victim else {
-        return went(workload, hold, None, restarted, now);
+    let Some(victim) = victim.filter(|victim| !victim.terminating) else {
+        return went(workload, hold, restarted, now);
     };
-    if victim.terminating {
-        return went(workload, hold, Some(victim), restarted, now);
-    }
     let Some(protection) = input.protection else {
         return release(hold, Outcome::NotNeeded, "the Deployment is no longer protected".to_owned(), now);
     };
@@ -141,23 +138,18 @@ fn was_reverted(deployment: &DeploymentView, hold: &HoldView, restarted: bool) -
 }
 
 /// The victim is going or gone.
-fn went(
-    workload: &Workload<'_>,
-    hold: &HoldView,
-    victim: Option<&PodView>,
-    restarted: bool,
-    now: Timestamp,
-) -> Vec<Action> {
-    let replaced = match (victim, workload.newest()) {
-        (Some(victim), Some(newest)) => victim.replica_set.as_deref() != Some(&*newest.uid),
-        _ => false,
-    };
-    if restarted || replaced {
-        let message = "the rollout of its Deployment replaces it".to_owned();
-        release(hold, Outcome::HandedOver, message, now)
+fn went(workload: &Workload<'_>, hold: &HoldView, restarted: bool, now: Timestamp) -> Vec<Action> {
+    let newest = workload.newest().and_then(|newest| newest.template_hash.as_deref());
+    let old = &hold.spec.victim_hash;
+    let replaced = restarted || newest.is_some_and(|newest| !old.is_empty() && newest != old);
+    let (outcome, message) = if now >= hold.spec.deadline && available_successor(workload, now).is_none() {
+        (Outcome::Expired, "it went at its deadline, before a replacement was available")
+    } else if replaced {
+        (Outcome::HandedOver, "the rollout of its Deployment replaces it")
     } else {
-        release(hold, Outcome::VictimGone, "the victim was removed by somebody else".to_owned(), now)
-    }
+        (Outcome::VictimGone, "the victim was removed by somebody else")
+    };
+    release(hold, outcome, message.to_owned(), now)
 }
 
 fn restart(
@@ -331,18 +323,25 @@ fn is_whole(workload: &Workload<'_>, now: Timestamp, plan: &mut Plan) -> bool {
     if policy::supported(deployment).is_err() {
         return true;
     }
-    let Some(newest) = workload.newest() else {
-        return false;
-    };
-    let successors =
-        || workload.pods.iter().filter(|pod| pod.replica_set.as_deref() == Some(&*newest.uid) && !pod.terminating);
-    if successors().any(|pod| pod.is_available(deployment.min_ready_seconds, now)) {
+    if available_successor(workload, now).is_some() {
         return true;
     }
-    if let Some(at) = successors().filter_map(|pod| pod.available_at(deployment.min_ready_seconds)).min() {
+    if let Some(at) = successors(workload).filter_map(|pod| pod.available_at(deployment.min_ready_seconds)).min() {
         plan.wake(at);
     }
     false
+}
+
+/// Pods of the newest revision that are not going.
+fn successors<'a>(workload: &'a Workload<'_>) -> impl Iterator<Item = &'a PodView> {
+    let newest = workload.newest().map(|newest| &*newest.uid);
+    let of_newest = move |pod: &&PodView| newest.is_some() && pod.replica_set.as_deref() == newest;
+    workload.pods.iter().copied().filter(of_newest).filter(|pod| !pod.terminating)
+}
+
+fn available_successor<'a>(workload: &'a Workload<'_>, now: Timestamp) -> Option<&'a PodView> {
+    let min_ready = workload.deployment.min_ready_seconds;
+    successors(workload).find(|pod| pod.is_available(min_ready, now))
 }
 
 /// A completed hold is history; it goes after its time, but never while its victim still exists, since it is
