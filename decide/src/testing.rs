@@ -1,10 +1,16 @@
 //! Builders for tests: a surging single-replica Deployment `web`, its ReplicaSets and pods, at a fixed time.
+//!
+//! A [`Scene`] is one moment of a handover that every test may bend: the victim `web-7d9f-x` of revision 1 runs on
+//! the doomed `node-1`, its replacement `web-58c6-y` of revision 2 comes up on `node-2`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::handover::Workload;
+use crate::action::Action;
+use crate::handover::reconcile::{Input, Plan, reconcile};
+use crate::handover::record::HandoverRecord;
+use crate::handover::{Situation, Workload, situation};
 use crate::hold::{HoldSpec, HoldStatus, HoldView, hold_name};
 use crate::policy::{Protection, Settings, Source};
 use crate::view::{DeploymentStatus, DeploymentView, IntOrPercent, PodPhase, PodView, ReplicaSetView, Strategy};
@@ -112,4 +118,177 @@ pub(crate) fn workload<'a>(
         pods: pods.iter().collect(),
         doomed_nodes: doomed.iter().copied().collect::<BTreeSet<_>>(),
     }
+}
+
+/// The victim of every scene.
+pub(crate) const VICTIM: &str = "web-7d9f-x";
+/// Its template hash.
+pub(crate) const OLD: &str = "7d9f";
+/// The replacement of every scene that has one.
+pub(crate) const REPLACEMENT: &str = "web-58c6-y";
+/// Its template hash.
+pub(crate) const NEW: &str = "58c6";
+
+/// One moment of a handover.
+#[derive(Clone)]
+pub(crate) struct Scene {
+    pub(crate) deployment: DeploymentView,
+    pub(crate) sets: Vec<ReplicaSetView>,
+    /// The victim first, where it exists.
+    pub(crate) pods: Vec<PodView>,
+    pub(crate) doomed: Vec<&'static str>,
+    pub(crate) protection: Option<Protection>,
+    /// The victim's hold first, where it is recorded.
+    pub(crate) holds: Vec<HoldView>,
+    pub(crate) now: Timestamp,
+}
+
+impl Scene {
+    /// Nothing was asked for yet: the victim serves alone on the doomed node.
+    pub(crate) fn quiet() -> Self {
+        Self {
+            deployment: deployment("shop", "web"),
+            sets: vec![replica_set(OLD, 1, None)],
+            pods: vec![pod(VICTIM, OLD, "node-1")],
+            doomed: vec!["node-1"],
+            protection: Some(protection()),
+            holds: Vec::new(),
+            now: START,
+        }
+    }
+
+    /// The webhook held the eviction and recorded it; the controller has not looked yet.
+    pub(crate) fn asked() -> Self {
+        Self { holds: vec![hold(VICTIM, OLD)], ..Self::quiet() }
+    }
+
+    /// The restart was written, and nobody has observed it yet.
+    pub(crate) fn restarted() -> Self {
+        let mut scene = Self::asked();
+        scene.deployment.slot = Some("a".into());
+        scene.deployment.generation = 2;
+        scene.deployment.records = vec![record()];
+        scene.holds[0].status = HoldStatus {
+            phase: crate::hold::Phase::Active,
+            reason: "Restarting".into(),
+            message: format!("restarting Deployment web to replace {VICTIM}"),
+            from_revision: Some(1),
+            ..HoldStatus::default()
+        };
+        scene
+    }
+
+    /// The Deployment controller has made the new ReplicaSet; there is no pod of it yet.
+    pub(crate) fn rolling() -> Self {
+        let mut scene = Self::restarted();
+        scene.deployment.revision = Some(2);
+        scene.deployment.status =
+            DeploymentStatus { observed_generation: 2, replicas: 1, updated: 0, ..scene.deployment.status };
+        scene.sets.push(replica_set(NEW, 2, Some("a")));
+        scene
+    }
+
+    /// The replacement was scheduled to `node-2` and starts.
+    pub(crate) fn starting() -> Self {
+        let mut scene = Self::rolling();
+        scene.deployment.status.replicas = 2;
+        scene.deployment.status.updated = 1;
+        let coming = PodView { phase: PodPhase::Pending, ready_since: None, ..pod(REPLACEMENT, NEW, "node-2") };
+        scene.pods.push(coming);
+        scene
+    }
+
+    /// The replacement has been ready for `seconds`.
+    pub(crate) fn ready_for(seconds: i64) -> Self {
+        let mut scene = Self::starting();
+        let replacement = scene.replacement();
+        replacement.phase = PodPhase::Running;
+        replacement.ready_since = Some(after(-seconds));
+        scene
+    }
+
+    /// Somebody put the template back, and the rollout to it is over: the victim is of the newest revision again.
+    pub(crate) fn reverted() -> Self {
+        let mut scene = Self::rolling();
+        scene.deployment.slot = None;
+        scene.deployment.generation = 3;
+        scene.deployment.revision = Some(3);
+        scene.deployment.status =
+            DeploymentStatus { observed_generation: 3, replicas: 1, updated: 1, ..scene.deployment.status };
+        scene.sets[0].revision = Some(3);
+        scene
+    }
+
+    /// The victim is gone after its replacement became available, and the rollout is complete.
+    pub(crate) fn handed_over() -> Self {
+        let mut scene = Self::ready_for(10);
+        scene.pods.remove(0);
+        scene.deployment.status.replicas = 1;
+        scene
+    }
+
+    pub(crate) fn victim(&mut self) -> &mut PodView {
+        &mut self.pods[0]
+    }
+
+    pub(crate) fn replacement(&mut self) -> &mut PodView {
+        self.pods.iter_mut().find(|pod| &*pod.name == REPLACEMENT).expect("the scene has a replacement")
+    }
+
+    pub(crate) fn workload(&self) -> Workload<'_> {
+        workload(&self.deployment, &self.sets, &self.pods, &self.doomed)
+    }
+
+    pub(crate) fn situation(&self) -> Situation<'_> {
+        // The workload's parts outlive the collection of references to them.
+        let workload: Workload<'_> = self.workload();
+        situation(&workload, &self.pods[0], self.now)
+    }
+
+    /// The controller's step, for a history kept one hour.
+    pub(crate) fn plan(&self) -> Plan {
+        let workload = self.workload();
+        let of = |hold: &HoldView| self.pods.iter().find(|pod| *pod.uid == *hold.spec.victim_uid);
+        reconcile(&Input {
+            workload: Some(&workload),
+            protection: self.protection.as_ref(),
+            holds: self.holds.iter().map(|hold| (hold, of(hold))).collect(),
+            history_ttl: SignedDuration::from_hours(1),
+            now: self.now,
+        })
+    }
+
+    /// This scene, bent.
+    pub(crate) fn with(mut self, bend: impl FnOnce(&mut Self)) -> Self {
+        bend(&mut self);
+        self
+    }
+}
+
+/// The record of the restart that replaces [`VICTIM`].
+pub(crate) fn record() -> HandoverRecord {
+    HandoverRecord {
+        victim: format!("{VICTIM}-uid"),
+        requested_at: START,
+        deadline: after(600),
+        restarted_at: after(1),
+        from: None,
+        to: "a".into(),
+        rolled_back: false,
+    }
+}
+
+/// A plan in words, one line an action: what tables compare.
+pub(crate) fn in_words(plan: &Plan) -> Vec<Vec<String>> {
+    let words = |action: &Action| match action {
+        Action::UpdateHold { hold, status } => format!("{}: {} {}", hold.name, status.phase.as_str(), status.reason),
+        Action::DeleteHold { hold } => format!("{}: delete", hold.name),
+        Action::PatchTemplate { slot, records, .. } => {
+            let of = |one: &HandoverRecord| format!("{}{}", one.victim, if one.rolled_back { " undone" } else { "" });
+            let records: Vec<_> = records.iter().map(of).collect();
+            format!("template: slot {}, records {}", slot.as_deref().unwrap_or("none"), records.join(" "))
+        }
+        Action::Event(event) => format!("{}: {}", if event.warning { "warning" } else { "event" }, event.reason),
+    };
+    plan.sequences.iter().map(|sequence| sequence.iter().map(words).collect()).collect()
 }
