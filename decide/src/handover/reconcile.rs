@@ -202,11 +202,11 @@ fn wait(
     situation: &Situation<'_>,
     now: Timestamp,
 ) -> Vec<Action> {
-    let held = crate::hold::Held::new(deployment, victim, situation, hold.spec.deadline, now);
+    let told = crate::hold::Held::new(deployment, victim, situation, hold.spec.deadline, now);
     let status = HoldStatus {
         phase: Phase::Active,
-        reason: held.reason.to_owned(),
-        message: held.awaited,
+        reason: told.reason.to_owned(),
+        message: told.awaited,
         restarted_at: hold.status.restarted_at.or(record.map(|record| record.restarted_at)),
         ..hold.status.clone()
     };

@@ -183,7 +183,7 @@ fn decide_wet(
     if record.is_some() && matches!(situation, Situation::Steady | Situation::Settling) {
         return release(Allowed::Reverted);
     }
-    let held = Held::new(workload.deployment, victim, &situation, bounds.deadline, now.wall);
+    let answer = Answer::Hold(Held::new(workload.deployment, victim, &situation, bounds.deadline, now.wall));
     let spec = hold.is_none().then(|| HoldSpec {
         victim_name: victim.name.to_string(),
         victim_uid: victim.uid.to_string(),
@@ -195,7 +195,7 @@ fn decide_wet(
         requested_at: bounds.requested_at,
         deadline: bounds.deadline,
     });
-    Decision { answer: Answer::Hold(held), memory: Some(memory), record: spec }
+    Decision { answer, memory: Some(memory), record: spec }
 }
 
 /// Victims that serve nobody, or are not the pod that was meant.
@@ -229,8 +229,8 @@ impl Bounds {
     fn of(memory: &Memory, hold: Option<&HoldView>, record: Option<(Timestamp, Timestamp)>) -> Self {
         let seconds = u32::try_from(memory.limit.as_secs()).unwrap_or(u32::MAX);
         let own = (memory.first.wall, deadline(memory.first.wall, seconds));
-        let held = hold.map(|hold| (hold.spec.requested_at, hold.spec.deadline));
-        let all = [Some(own), held, record];
+        let recorded = hold.map(|hold| (hold.spec.requested_at, hold.spec.deadline));
+        let all = [Some(own), recorded, record];
         let known = || all.iter().flatten();
         Self {
             requested_at: known().map(|(at, _)| *at).min().unwrap_or(own.0),

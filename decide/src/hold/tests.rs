@@ -54,7 +54,7 @@ impl Case {
                     wall: case.scene.now - Duration::from_secs(seconds),
                     uptime: Duration::from_secs(1000),
                 },
-                limit: Duration::from_secs(600),
+                limit: Duration::from_mins(10),
                 released: false,
             });
         })
@@ -403,7 +403,7 @@ fn the_client_waits_inside_its_call_only_when_the_release_is_near() {
 fn a_first_hold_is_remembered_and_recorded() {
     let decision = Case::of(Scene::quiet()).with(|case| case.uptime = 77).decide();
     let first = Moment { wall: after(0), uptime: Duration::from_secs(77) };
-    assert_eq!(decision.memory, Some(Memory { first, limit: Duration::from_secs(600), released: false }));
+    assert_eq!(decision.memory, Some(Memory { first, limit: Duration::from_mins(10), released: false }));
     assert_eq!(decision.record, Some(hold(VICTIM, OLD).spec));
 }
 
