@@ -35,35 +35,58 @@ pub fn small() -> Value {
     })
 }
 
-/// Every value changed from its default.
-pub fn everything() -> Value {
-    let component = |name: &str| {
-        json!({
-            "replicas": 3,
-            "podDisruptionBudget": { "maxUnavailable": "50%" },
-            "serviceAccount": { "name": name, "annotations": { "example.com/role": name } },
-            "resources": { "requests": { "cpu": "50m", "memory": "64Mi" }, "limits": { "cpu": 1, "memory": "256Mi" } },
-            "priorityClassName": "system-node-critical",
-            "nodeSelector": { "example.com/pool": "system" },
-            "tolerations": [{ "key": "example.com/system", "operator": "Exists", "effect": "NoSchedule" }],
-            "affinity": {
-                "nodeAffinity": {
-                    "requiredDuringSchedulingIgnoredDuringExecution": {
-                        "nodeSelectorTerms": [
-                            { "matchExpressions": [{ "key": "kubernetes.io/os", "operator": "Exists" }] },
-                        ],
-                    },
+/// What both components can be told, under a ServiceAccount of that name.
+fn component(account: &str) -> Value {
+    json!({
+        "replicas": 3,
+        "podDisruptionBudget": { "maxUnavailable": "50%" },
+        "serviceAccount": { "name": account, "annotations": { "example.com/role": account } },
+        "resources": { "requests": { "cpu": "50m", "memory": "64Mi" }, "limits": { "cpu": 1, "memory": "256Mi" } },
+        "priorityClassName": "system-node-critical",
+        "nodeSelector": { "example.com/pool": "system" },
+        "tolerations": [{ "key": "example.com/system", "operator": "Exists", "effect": "NoSchedule" }],
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [
+                        { "matchExpressions": [{ "key": "kubernetes.io/os", "operator": "Exists" }] },
+                    ],
                 },
             },
-            "podAntiAffinity": if name == "hook" { "Required" } else { "Preferred" },
-            "topologySpreadConstraints": [
-                { "topologyKey": "example.com/rack", "maxSkew": 2, "whenUnsatisfiable": "ScheduleAnyway" },
+        },
+        "podAntiAffinity": if account == "hook" { "Required" } else { "Preferred" },
+        "topologySpreadConstraints": [
+            { "topologyKey": "example.com/rack", "maxSkew": 2, "whenUnsatisfiable": "ScheduleAnyway" },
+        ],
+        "podAnnotations": { "example.com/note": "yes" },
+        "podLabels": { "example.com/tier": "system" },
+        "extraEnv": [{ "name": "TZ", "value": "UTC" }],
+    })
+}
+
+fn admission() -> Value {
+    json!({
+        "annotations": { "admissions.enforcer/disabled": "true" },
+        "namespaceSelector": {
+            "matchLabels": { "example.com/belay": "on" },
+            "matchExpressions": [
+                { "key": "example.com/env", "operator": "In", "values": ["prod"] },
+                { "key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["belay-system"] },
             ],
-            "podAnnotations": { "example.com/note": "yes" },
-            "podLabels": { "example.com/tier": "system" },
-            "extraEnv": [{ "name": "TZ", "value": "UTC" }],
-        })
-    };
+        },
+        "eviction": {
+            "failurePolicy": "Fail",
+            "timeoutSeconds": 5,
+            "matchConditions": [
+                { "name": "not-the-breaker-of-glass", "expression": "request.userInfo.username != \"breaker\"" },
+            ],
+        },
+        "podCreation": { "failurePolicy": "Fail", "timeoutSeconds": 1, "reinvocationPolicy": "Never" },
+    })
+}
+
+/// Every value changed from its default.
+pub fn everything() -> Value {
     let mut webhook = component("hook");
     webhook["port"] = json!(10250);
     webhook["hostNetwork"] = json!(true);
@@ -98,24 +121,7 @@ pub fn everything() -> Value {
                 "onFailure": "RollBack",
             },
         },
-        "admission": {
-            "annotations": { "admissions.enforcer/disabled": "true" },
-            "namespaceSelector": {
-                "matchLabels": { "example.com/belay": "on" },
-                "matchExpressions": [
-                    { "key": "example.com/env", "operator": "In", "values": ["prod"] },
-                    { "key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["belay-system"] },
-                ],
-            },
-            "eviction": {
-                "failurePolicy": "Fail",
-                "timeoutSeconds": 5,
-                "matchConditions": [
-                    { "name": "not-the-breaker-of-glass", "expression": "request.userInfo.username != \"breaker\"" },
-                ],
-            },
-            "podCreation": { "failurePolicy": "Fail", "timeoutSeconds": 1, "reinvocationPolicy": "Never" },
-        },
+        "admission": admission(),
         "podSecurityContext": {
             "runAsNonRoot": true,
             "runAsUser": 65532,

@@ -150,6 +150,8 @@ fn values_that_the_schema_refuses() {
             &["/evictionHold/defaultPolicy", "'enable'"],
         ),
         (json!({ "evictionHold": { "historyTTL": "1d" } }), &["/evictionHold/historyTTL", "'1d' does not match"]),
+        (json!({ "evictionHold": { "historyTTL": "30s1h" } }), &["/evictionHold/historyTTL", "does not match"]),
+        (json!({ "evictionHold": { "historyTTL": "" } }), &["/evictionHold/historyTTL"]),
         (json!({ "evictionHold": { "historyTTL": 3600 } }), &["/evictionHold/historyTTL", "want string"]),
         (json!({ "evictionHold": { "enabled": "yes" } }), &["/evictionHold/enabled", "want boolean"]),
         (json!({ "evictionHold": { "excludedNamespaces": ["*"] } }), &["/evictionHold/excludedNamespaces/0"]),

@@ -8,32 +8,30 @@ use crate::chart::{self, NAMESPACE, Objects};
 use crate::documentation;
 use crate::matrix;
 
-/// What every installation has.
-const BASE: &[&str] = &[
-    "ClusterRole/belay-controller",
-    "ClusterRoleBinding/belay-controller",
-    "ConfigMap/belay-config",
-    "CustomResourceDefinition/evictionholds.belay.dev",
-    "CustomResourceDefinition/handoverpolicies.belay.dev",
-    "Deployment/belay-controller",
-    "PodDisruptionBudget/belay-controller",
-    "Role/belay-controller",
-    "RoleBinding/belay-controller",
-    "ServiceAccount/belay-controller",
-];
+/// What is installed even where no capability is enabled.
+const BASE: &[&str] =
+    &["CustomResourceDefinition/evictionholds.belay.dev", "CustomResourceDefinition/handoverpolicies.belay.dev"];
 
 /// What the eviction hold adds.
 const EVICTION_HOLD: &[&str] = &[
+    "ClusterRole/belay-controller",
     "ClusterRole/belay-edit",
     "ClusterRole/belay-view",
     "ClusterRole/belay-webhook",
+    "ClusterRoleBinding/belay-controller",
     "ClusterRoleBinding/belay-webhook",
+    "ConfigMap/belay-config",
+    "Deployment/belay-controller",
     "Deployment/belay-webhook",
     "MutatingWebhookConfiguration/belay",
+    "PodDisruptionBudget/belay-controller",
     "PodDisruptionBudget/belay-webhook",
+    "Role/belay-controller",
     "Role/belay-webhook",
+    "RoleBinding/belay-controller",
     "RoleBinding/belay-webhook",
     "Service/belay-webhook",
+    "ServiceAccount/belay-controller",
     "ServiceAccount/belay-webhook",
     "ValidatingWebhookConfiguration/belay",
 ];
@@ -108,6 +106,9 @@ fn the_defaults_make_just_these_objects() {
 #[test]
 fn a_capability_that_is_off_leaves_no_object_behind() {
     assert_eq!(Objects::render(&json!({ "evictionHold": { "enabled": false } })).names(), BASE);
+    let mut everything = matrix::everything();
+    everything["evictionHold"]["enabled"] = json!(false);
+    assert_eq!(Objects::render(&everything).names(), BASE);
 }
 
 #[test]

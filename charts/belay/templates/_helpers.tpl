@@ -38,8 +38,8 @@
 {{- $account.name | default (printf "%s-%s" (include "belay.fullname" .root) .component) -}}
 {{- end -}}
 
-{{/* "true" where an enabled capability is asked by the API server; without one there is no webhook to run. */}}
-{{- define "belay.webhookEnabled" -}}
+{{/* "true" where a capability is enabled; without one nothing runs, and so nothing has any rights. */}}
+{{- define "belay.enabled" -}}
 {{- if .Values.evictionHold.enabled -}}true{{- end -}}
 {{- end -}}
 
