@@ -1,0 +1,300 @@
+//! The one applier of writes.
+//!
+//! Decisions return actions; this performs them, only while leading, at a bounded rate, each with the
+//! preconditions that it carries (UID and resourceVersion), and counts what came of it. A sequence is abandoned
+//! at its first write that fails: the next look at the cluster decides anew, from what is there then.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use belay_decide::action::{Action, Event, ObjectRef};
+use belay_decide::handover::record;
+use belay_decide::hold::{HoldStatus, Outcome, Phase};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::api::{Patch, PatchParams, Preconditions};
+use kube::runtime::events::{Event as KubeEvent, EventType, Recorder, Reporter};
+use kube::{Api, Client};
+use serde_json::json;
+use thiserror::Error;
+
+use super::lease::Leadership;
+use crate::api;
+use crate::metrics::Metrics;
+use crate::rate::TokenBucket;
+
+/// Field manager of everything that Belay writes, where a policy names no other.
+pub const FIELD_MANAGER: &str = "belay";
+
+/// A write that takes longer than this has failed for our purposes: the API server allows a request 34 s with
+/// slow webhooks, but a decision that old is better made anew.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why a write did not happen. The variant's name is the metric label.
+#[derive(Debug, Error)]
+pub enum ApplyError {
+    /// Another replica leads now.
+    #[error("not leading any more: {object} is left to the new leader")]
+    NotLeading {
+        /// What was to be written.
+        object: String,
+    },
+    /// Somebody wrote in between; the next look decides anew.
+    #[error("{object} changed in the meantime, looking again")]
+    Conflict {
+        /// What was to be written.
+        object: String,
+    },
+    /// The object is gone.
+    #[error("{object} is gone")]
+    Gone {
+        /// What was to be written.
+        object: String,
+    },
+    /// A right is missing.
+    #[error("missing right to write {object}: {message}; grant it in the chart's RBAC")]
+    Forbidden {
+        /// What was to be written.
+        object: String,
+        /// The API server's words.
+        message: String,
+    },
+    /// The API server refuses the object.
+    #[error("the API server refuses the write of {object}: {message}")]
+    Refused {
+        /// What was to be written.
+        object: String,
+        /// The API server's words.
+        message: String,
+    },
+    /// The API server is not reached, or asks for patience.
+    #[error("cannot write {object} now: {message}")]
+    Unreachable {
+        /// What was to be written.
+        object: String,
+        /// What the client says.
+        message: String,
+    },
+}
+
+impl ApplyError {
+    /// The metric label.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::NotLeading { .. } => "NotLeading",
+            Self::Conflict { .. } => "Conflict",
+            Self::Gone { .. } => "Gone",
+            Self::Forbidden { .. } => "Forbidden",
+            Self::Refused { .. } => "Refused",
+            Self::Unreachable { .. } => "Unreachable",
+        }
+    }
+
+    /// Nothing is wrong; a fresher view decides anew.
+    pub fn is_benign(&self) -> bool {
+        matches!(self, Self::NotLeading { .. } | Self::Conflict { .. } | Self::Gone { .. })
+    }
+
+    /// Reads the client's error about an object.
+    pub fn of(error: kube::Error, object: String) -> Self {
+        match error {
+            kube::Error::Api(status) => match status.code {
+                409 => Self::Conflict { object },
+                404 => Self::Gone { object },
+                401 | 403 => Self::Forbidden { object, message: status.message.clone() },
+                // A merge patch whose `metadata.uid` is another object's is answered 422.
+                422 if status.message.contains("uid") => Self::Gone { object },
+                429 | 500.. => Self::Unreachable { object, message: status.message.clone() },
+                _ => Self::Refused { object, message: status.message.clone() },
+            },
+            other => Self::Unreachable { object, message: other.to_string() },
+        }
+    }
+}
+
+/// Performs actions.
+pub struct Applier {
+    client: Client,
+    events: Recorder,
+    leadership: Arc<Leadership>,
+    rate: TokenBucket,
+    metrics: Arc<Metrics>,
+}
+
+impl Applier {
+    /// An applier that writes at most `writes_per_second` in the long run.
+    pub fn new(
+        client: Client,
+        leadership: Arc<Leadership>,
+        writes_per_second: u32,
+        pod_name: Option<String>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let reporter = Reporter { controller: "belay".to_owned(), instance: pod_name };
+        let events = Recorder::new(client.clone(), reporter);
+        Self { client, events, leadership, rate: TokenBucket::new(writes_per_second), metrics }
+    }
+
+    /// Performs a sequence, up to the first write that fails. An Event that cannot be written stops nothing.
+    pub async fn perform(&self, sequence: &[Action]) -> Result<(), ApplyError> {
+        for action in sequence {
+            let result = self.one(action).await;
+            let label = result.as_ref().err().map_or("Ok", ApplyError::label);
+            self.metrics.write(kind(action), label);
+            match (result, action) {
+                (Err(error), Action::Event(_)) => tracing::warn!(%error, "Event not written"),
+                (result, _) => result?,
+            }
+        }
+        Ok(())
+    }
+
+    async fn one(&self, action: &Action) -> Result<(), ApplyError> {
+        self.rate.take().await;
+        let object = describe(action);
+        if !self.leadership.is_leader() {
+            return Err(ApplyError::NotLeading { object });
+        }
+        let write = async {
+            match action {
+                Action::UpdateHold { hold, status } => self.update_hold(hold, status).await,
+                Action::DeleteHold { hold } => self.delete_hold(hold).await,
+                Action::PatchTemplate { deployment, slot, records, field_manager } => {
+                    let patch = template_patch(deployment, slot.as_deref(), records);
+                    let manager = field_manager.as_deref().unwrap_or(FIELD_MANAGER);
+                    let api: Api<Deployment> = Api::namespaced(self.client.clone(), &deployment.namespace);
+                    let params = PatchParams { field_manager: Some(manager.to_owned()), ..PatchParams::default() };
+                    api.patch_metadata(&deployment.name, &params, &Patch::Merge(patch)).await.map(drop)
+                }
+                Action::Event(event) => self.publish(event).await,
+            }
+        };
+        match tokio::time::timeout(WRITE_TIMEOUT, write).await {
+            Ok(result) => result.map_err(|error| ApplyError::of(error, object)),
+            Err(_) => {
+                let message = format!("no answer within {} s", WRITE_TIMEOUT.as_secs());
+                Err(ApplyError::Unreachable { object, message })
+            }
+        }
+    }
+
+    async fn update_hold(&self, hold: &ObjectRef, status: &HoldStatus) -> kube::Result<()> {
+        let patch = json!({
+            "apiVersion": "belay.dev/v1alpha1",
+            "kind": "EvictionHold",
+            "metadata": { "uid": hold.uid, "resourceVersion": hold.resource_version },
+            "status": hold_status(status),
+        });
+        let api: Api<api::EvictionHold> = Api::namespaced(self.client.clone(), &hold.namespace);
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        api.patch_status(&hold.name, &params, &Patch::Merge(patch)).await.map(drop)
+    }
+
+    async fn delete_hold(&self, hold: &ObjectRef) -> kube::Result<()> {
+        let api: Api<api::EvictionHold> = Api::namespaced(self.client.clone(), &hold.namespace);
+        let params = kube::api::DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: Some(hold.uid.clone()),
+                resource_version: Some(hold.resource_version.clone()),
+            }),
+            ..kube::api::DeleteParams::default()
+        };
+        api.delete(&hold.name, &params).await.map(drop)
+    }
+
+    async fn publish(&self, event: &Event) -> kube::Result<()> {
+        let regarding = reference("apps/v1", "Deployment", &event.namespace, &event.deployment, &event.deployment_uid);
+        let pod = reference("v1", "Pod", &event.namespace, &event.pod, &event.pod_uid);
+        let event = KubeEvent {
+            type_: if event.warning { EventType::Warning } else { EventType::Normal },
+            reason: event.reason.to_owned(),
+            note: Some(event.note.clone()),
+            action: event.action.to_owned(),
+            secondary: Some(pod),
+        };
+        self.events.publish(&event, &regarding).await
+    }
+}
+
+fn reference(api_version: &str, kind: &str, namespace: &str, name: &str, uid: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(api_version.to_owned()),
+        kind: Some(kind.to_owned()),
+        namespace: Some(namespace.to_owned()),
+        name: Some(name.to_owned()),
+        uid: Some(uid.to_owned()),
+        ..ObjectReference::default()
+    }
+}
+
+fn kind(action: &Action) -> &'static str {
+    match action {
+        Action::UpdateHold { .. } => "EvictionHoldStatus",
+        Action::DeleteHold { .. } => "EvictionHold",
+        Action::PatchTemplate { .. } => "Deployment",
+        Action::Event(_) => "Event",
+    }
+}
+
+fn describe(action: &Action) -> String {
+    match action {
+        Action::UpdateHold { hold, .. } | Action::DeleteHold { hold } => {
+            format!("EvictionHold {}/{}", hold.namespace, hold.name)
+        }
+        Action::PatchTemplate { deployment, .. } => {
+            format!("Deployment {}/{}", deployment.namespace, deployment.name)
+        }
+        Action::Event(event) => {
+            format!("Event {} on Deployment {}/{}", event.reason, event.namespace, event.deployment)
+        }
+    }
+}
+
+/// One merge patch: the template's slot and the records on the Deployment, with both preconditions.
+fn template_patch(deployment: &ObjectRef, slot: Option<&str>, records: &[record::HandoverRecord]) -> serde_json::Value {
+    json!({
+        "metadata": {
+            "uid": deployment.uid,
+            "resourceVersion": deployment.resource_version,
+            "annotations": { record::RECORDS_ANNOTATION: record::render(records) },
+        },
+        "spec": { "template": { "metadata": { "annotations": { record::SLOT_ANNOTATION: slot } } } },
+    })
+}
+
+/// The status as it stands in the API. Absent fields are written as null, so that a merge patch takes them away.
+fn hold_status(status: &HoldStatus) -> serde_json::Value {
+    let time = |at: Option<jiff::Timestamp>| at.map(Time);
+    let released = Condition {
+        type_: "Released".to_owned(),
+        status: if status.phase.is_released() { "True" } else { "False" }.to_owned(),
+        reason: if status.reason.is_empty() { "Pending".to_owned() } else { status.reason.clone() },
+        message: status.message.clone(),
+        last_transition_time: Time(status.released_at.unwrap_or_else(super::clock::Clock::wall)),
+        observed_generation: None,
+    };
+    json!({
+        "phase": match status.phase {
+            Phase::Pending => api::HoldPhase::Pending,
+            Phase::Active => api::HoldPhase::Active,
+            Phase::Released => api::HoldPhase::Released,
+            Phase::Completed => api::HoldPhase::Completed,
+        },
+        "reason": status.reason,
+        "message": status.message,
+        "outcome": status.outcome.map(|outcome| match outcome {
+            Outcome::HandedOver => api::HoldOutcome::HandedOver,
+            Outcome::NotNeeded => api::HoldOutcome::NotNeeded,
+            Outcome::VictimGone => api::HoldOutcome::VictimGone,
+            Outcome::Expired => api::HoldOutcome::Expired,
+            Outcome::Failed => api::HoldOutcome::Failed,
+            Outcome::Reverted => api::HoldOutcome::Reverted,
+        }),
+        "fromRevision": status.from_revision,
+        "restartedAt": time(status.restarted_at),
+        "releasedAt": time(status.released_at),
+        "completedAt": time(status.completed_at),
+        "conditions": [released],
+    })
+}

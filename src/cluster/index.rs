@@ -1,0 +1,131 @@
+//! The lean cache: what Belay knows of the cluster, and the questions that are asked of it.
+//!
+//! Plain maps of views under one lock. Watches write; the webhook and the controllers read through closures that
+//! run under the read lock and borrow, so a question costs look-ups and no copies. Writes also say which
+//! workloads they concern ([`Dirty`]), so that the controller looks at those alone.
+
+mod dirty;
+mod sinks;
+mod workloads;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use belay_decide::hold::HoldView;
+use belay_decide::policy::{DefaultPolicy, PolicyView, Protection, protection};
+use belay_decide::view::{DeploymentView, NodeView, PodView, ReplicaSetView};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use parking_lot::RwLock;
+
+pub use dirty::{Dirty, WorkloadKey};
+pub use sinks::IndexSink;
+pub use workloads::{PolicyState, Target};
+
+use crate::api;
+
+/// Objects by namespace and name; looked up by borrowed strings.
+type Named<V> = HashMap<Box<str>, HashMap<Box<str>, V>>;
+
+/// A HandoverPolicy with what selects its Deployments.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// What decisions read.
+    pub view: PolicyView,
+    /// What it selects.
+    pub target: Target,
+    /// `metadata.generation`.
+    pub generation: i64,
+    /// `status`, as last seen.
+    pub status: Option<api::HandoverPolicyStatus>,
+}
+
+#[derive(Default)]
+struct State {
+    pods: Named<PodView>,
+    /// Names of pods by the UID of their ReplicaSet (pods live in its namespace).
+    pods_of: HashMap<Box<str>, BTreeSet<Box<str>>>,
+    replica_sets: Named<ReplicaSetView>,
+    /// Names of ReplicaSets by the UID of their Deployment.
+    sets_of: HashMap<Box<str>, BTreeSet<Box<str>>>,
+    /// UID of the Deployment (and its namespace) by the UID of the ReplicaSet.
+    set_owner: HashMap<Box<str>, Box<str>>,
+    deployments: Named<DeploymentView>,
+    /// Name of a Deployment by its UID.
+    deployment_names: HashMap<Box<str>, WorkloadKey>,
+    nodes: HashMap<Box<str>, NodeView>,
+    /// Names of nodes that are about to go.
+    doomed: HashSet<Box<str>>,
+    policies: Named<Policy>,
+    holds: Named<HoldView>,
+    /// Names of holds by the name of their workload.
+    holds_of: HashMap<WorkloadKey, BTreeSet<Box<str>>>,
+}
+
+/// The cache. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Index {
+    state: Arc<RwLock<State>>,
+    dirty: Dirty,
+}
+
+/// How many objects of each kind are known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Pods.
+    pub pods: usize,
+    /// Deployments.
+    pub deployments: usize,
+    /// Nodes.
+    pub nodes: usize,
+    /// HandoverPolicies.
+    pub policies: usize,
+    /// EvictionHolds.
+    pub holds: usize,
+}
+
+impl Index {
+    /// An empty cache.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Which workloads changed since they were last taken.
+    pub fn dirty(&self) -> &Dirty {
+        &self.dirty
+    }
+
+    /// How much is known.
+    pub fn counts(&self) -> Counts {
+        fn of<V>(named: &Named<V>) -> usize {
+            named.values().map(HashMap::len).sum()
+        }
+        let state = self.state.read();
+        Counts {
+            pods: of(&state.pods),
+            deployments: of(&state.deployments),
+            nodes: state.nodes.len(),
+            policies: of(&state.policies),
+            holds: of(&state.holds),
+        }
+    }
+}
+
+fn get<'a, V>(named: &'a Named<V>, namespace: &str, name: &str) -> Option<&'a V> {
+    named.get(namespace)?.get(name)
+}
+
+fn insert<V>(named: &mut Named<V>, namespace: &str, name: &str, value: V) -> Option<V> {
+    if let Some(inside) = named.get_mut(namespace) {
+        return inside.insert(name.into(), value);
+    }
+    named.entry(namespace.into()).or_default().insert(name.into(), value)
+}
+
+fn remove<V>(named: &mut Named<V>, namespace: &str, name: &str) -> Option<V> {
+    let inside = named.get_mut(namespace)?;
+    let removed = inside.remove(name);
+    if inside.is_empty() {
+        named.remove(namespace);
+    }
+    removed
+}

@@ -1,0 +1,83 @@
+//! Which workloads, and policies of which namespaces, changed since the controller last looked.
+//!
+//! A set, not a queue: a workload that changes a hundred times while the controller is busy is looked at once,
+//! and memory is bounded by the number of workloads.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// A Deployment by namespace and name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WorkloadKey {
+    /// Its namespace.
+    pub namespace: Box<str>,
+    /// Its name.
+    pub name: Box<str>,
+}
+
+impl WorkloadKey {
+    /// The Deployment of that name.
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl std::fmt::Display for WorkloadKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// The changed ones.
+#[derive(Clone, Debug, Default)]
+pub struct Dirty {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    workloads: Mutex<BTreeSet<WorkloadKey>>,
+    policies: Mutex<BTreeSet<Box<str>>>,
+    workloads_changed: Notify,
+    policies_changed: Notify,
+}
+
+impl Dirty {
+    /// This workload is to be looked at.
+    pub fn workload(&self, key: WorkloadKey) {
+        self.inner.workloads.lock().insert(key);
+        self.inner.workloads_changed.notify_one();
+    }
+
+    /// The policies of this namespace are to be looked at.
+    pub fn policies(&self, namespace: &str) {
+        let mut policies = self.inner.policies.lock();
+        if !policies.contains(namespace) {
+            policies.insert(namespace.into());
+        }
+        self.inner.policies_changed.notify_one();
+    }
+
+    /// Takes all changed workloads.
+    pub fn take_workloads(&self) -> BTreeSet<WorkloadKey> {
+        std::mem::take(&mut *self.inner.workloads.lock())
+    }
+
+    /// Takes all namespaces whose policies are to be looked at.
+    pub fn take_policies(&self) -> BTreeSet<Box<str>> {
+        std::mem::take(&mut *self.inner.policies.lock())
+    }
+
+    /// Waits until a workload changed.
+    pub async fn workloads_changed(&self) {
+        self.inner.workloads_changed.notified().await;
+    }
+
+    /// Waits until policies are to be looked at.
+    pub async fn policies_changed(&self) {
+        self.inner.policies_changed.notified().await;
+    }
+}

@@ -1,0 +1,289 @@
+//! How watched objects get into the cache, and whom each change concerns.
+
+use belay_decide::doom;
+use belay_decide::hold::HoldView;
+use belay_decide::view::{DeploymentView, NodeView, PodView, ReplicaSetView};
+
+use super::{Index, Policy, State, WorkloadKey, insert, remove};
+use crate::cluster::watch::Sink;
+
+/// A sink that feeds the cache; one for each kind of view.
+#[derive(Clone)]
+pub struct IndexSink(pub Index);
+
+/// What a kind of view does to the cache.
+trait Kind: Sized {
+    /// Forgets all of this kind.
+    fn clear(state: &mut State);
+    /// Takes one in.
+    fn put(self, state: &mut State, touched: &mut Touched);
+    /// Takes one out.
+    fn take(self, state: &mut State, touched: &mut Touched);
+    /// All of this kind that are known, as whom a complete new set concerns.
+    fn known(state: &State, touched: &mut Touched);
+}
+
+/// Whom a change concerns.
+#[derive(Default)]
+struct Touched {
+    workloads: Vec<WorkloadKey>,
+    policies: Vec<Box<str>>,
+}
+
+impl Touched {
+    fn replica_set(&mut self, state: &State, set_uid: &str) {
+        if let Some(deployment) = state.set_owner.get(set_uid) {
+            self.deployment_uid(state, deployment);
+        }
+    }
+
+    fn deployment_uid(&mut self, state: &State, uid: &str) {
+        self.workloads.extend(state.deployment_names.get(uid).cloned());
+    }
+
+    /// Only workloads with holds care about nodes and policies as such.
+    fn all_with_holds(&mut self, state: &State, namespace: Option<&str>) {
+        let concerned =
+            state.holds_of.keys().filter(|key| namespace.is_none_or(|namespace| &*key.namespace == namespace));
+        self.workloads.extend(concerned.cloned());
+    }
+}
+
+impl Index {
+    fn change<R>(&self, change: impl FnOnce(&mut State, &mut Touched) -> R) -> R {
+        let mut touched = Touched::default();
+        let result = change(&mut self.state.write(), &mut touched);
+        for key in touched.workloads {
+            self.dirty().workload(key);
+        }
+        for namespace in touched.policies {
+            self.dirty().policies(&namespace);
+        }
+        result
+    }
+}
+
+impl<V: Kind + Send> Sink<V> for IndexSink {
+    fn replace(&mut self, objects: Vec<V>) {
+        self.0.change(|state, touched| {
+            V::known(state, touched);
+            V::clear(state);
+            for object in objects {
+                object.put(state, touched);
+            }
+            V::known(state, touched);
+        });
+    }
+
+    fn apply(&mut self, object: V) {
+        self.0.change(|state, touched| object.put(state, touched));
+    }
+
+    fn delete(&mut self, object: V) {
+        self.0.change(|state, touched| object.take(state, touched));
+    }
+}
+
+impl Kind for PodView {
+    fn clear(state: &mut State) {
+        state.pods.clear();
+        state.pods_of.clear();
+    }
+
+    fn put(self, state: &mut State, touched: &mut Touched) {
+        if let Some(set) = &self.replica_set {
+            touched.replica_set(state, set);
+            state.pods_of.entry(set.clone()).or_default().insert(self.name.clone());
+        }
+        let (namespace, name) = (self.namespace.clone(), self.name.clone());
+        let before = insert(&mut state.pods, &namespace, &name, self);
+        // A pod may leave its ReplicaSet (its labels were changed) or be another one of the same name.
+        if let Some(before) = before {
+            let now =
+                state.pods.get(&namespace).and_then(|pods| pods.get(&name)).and_then(|pod| pod.replica_set.clone());
+            if before.replica_set != now {
+                forget_pod_of(state, &before, touched);
+            }
+        }
+    }
+
+    fn take(self, state: &mut State, touched: &mut Touched) {
+        if let Some(pod) = remove(&mut state.pods, &self.namespace, &self.name) {
+            forget_pod_of(state, &pod, touched);
+        }
+        // The hold of a pod outlives its ReplicaSet's knowledge of it.
+        touched.all_with_holds(state, Some(&self.namespace));
+    }
+
+    fn known(state: &State, touched: &mut Touched) {
+        touched.all_with_holds(state, None);
+    }
+}
+
+fn forget_pod_of(state: &mut State, pod: &PodView, touched: &mut Touched) {
+    let Some(set) = &pod.replica_set else { return };
+    touched.replica_set(state, set);
+    if let Some(names) = state.pods_of.get_mut(set) {
+        names.remove(&pod.name);
+        if names.is_empty() {
+            state.pods_of.remove(set);
+        }
+    }
+}
+
+impl Kind for ReplicaSetView {
+    fn clear(state: &mut State) {
+        state.replica_sets.clear();
+        state.sets_of.clear();
+        state.set_owner.clear();
+    }
+
+    fn put(self, state: &mut State, touched: &mut Touched) {
+        if let Some(deployment) = &self.deployment {
+            touched.deployment_uid(state, deployment);
+            state.set_owner.insert(self.uid.clone(), deployment.clone());
+            state.sets_of.entry(deployment.clone()).or_default().insert(self.name.clone());
+        }
+        let (namespace, name) = (self.namespace.clone(), self.name.clone());
+        let uid = self.uid.clone();
+        let before = insert(&mut state.replica_sets, &namespace, &name, self);
+        if let Some(before) = before.filter(|before| before.uid != uid) {
+            state.set_owner.remove(&before.uid);
+        }
+    }
+
+    fn take(self, state: &mut State, touched: &mut Touched) {
+        let Some(set) = remove(&mut state.replica_sets, &self.namespace, &self.name) else { return };
+        state.set_owner.remove(&set.uid);
+        if let Some(deployment) = &set.deployment {
+            touched.deployment_uid(state, deployment);
+            if let Some(names) = state.sets_of.get_mut(deployment) {
+                names.remove(&set.name);
+                if names.is_empty() {
+                    state.sets_of.remove(deployment);
+                }
+            }
+        }
+    }
+
+    fn known(state: &State, touched: &mut Touched) {
+        touched.all_with_holds(state, None);
+    }
+}
+
+impl Kind for DeploymentView {
+    fn clear(state: &mut State) {
+        state.deployments.clear();
+        state.deployment_names.clear();
+    }
+
+    fn put(self, state: &mut State, touched: &mut Touched) {
+        let key = WorkloadKey::new(&self.namespace, &self.name);
+        let uid: Box<str> = self.uid.as_str().into();
+        touched.policies.push(key.namespace.clone());
+        touched.workloads.push(key.clone());
+        let before = insert(&mut state.deployments, &key.namespace, &key.name, self);
+        if let Some(before) = before.filter(|before| *before.uid != *uid) {
+            state.deployment_names.remove(before.uid.as_str());
+        }
+        state.deployment_names.insert(uid, key);
+    }
+
+    fn take(self, state: &mut State, touched: &mut Touched) {
+        if let Some(gone) = remove(&mut state.deployments, &self.namespace, &self.name) {
+            state.deployment_names.remove(gone.uid.as_str());
+        }
+        touched.policies.push(self.namespace.as_str().into());
+        touched.workloads.push(WorkloadKey::new(&self.namespace, &self.name));
+    }
+
+    fn known(state: &State, touched: &mut Touched) {
+        touched.all_with_holds(state, None);
+        touched.policies.extend(state.policies.keys().cloned());
+    }
+}
+
+impl Kind for NodeView {
+    fn clear(state: &mut State) {
+        state.nodes.clear();
+        state.doomed.clear();
+    }
+
+    fn put(self, state: &mut State, touched: &mut Touched) {
+        let doomed = doom::reason(&self).is_some();
+        let changed = if doomed { state.doomed.insert(self.name.clone()) } else { state.doomed.remove(&self.name) };
+        if changed {
+            touched.all_with_holds(state, None);
+        }
+        state.nodes.insert(self.name.clone(), self);
+    }
+
+    fn take(self, state: &mut State, touched: &mut Touched) {
+        state.nodes.remove(&self.name);
+        if state.doomed.remove(&self.name) {
+            touched.all_with_holds(state, None);
+        }
+    }
+
+    fn known(state: &State, touched: &mut Touched) {
+        touched.all_with_holds(state, None);
+    }
+}
+
+impl Kind for Policy {
+    fn clear(state: &mut State) {
+        state.policies.clear();
+    }
+
+    fn put(self, state: &mut State, touched: &mut Touched) {
+        let namespace = self.view.namespace.clone();
+        touched.policies.push(namespace.as_str().into());
+        touched.all_with_holds(state, Some(&namespace));
+        let name = self.view.name.clone();
+        insert(&mut state.policies, &namespace, &name, self);
+    }
+
+    fn take(self, state: &mut State, touched: &mut Touched) {
+        remove(&mut state.policies, &self.view.namespace, &self.view.name);
+        touched.policies.push(self.view.namespace.as_str().into());
+        touched.all_with_holds(state, Some(&self.view.namespace));
+    }
+
+    fn known(state: &State, touched: &mut Touched) {
+        touched.policies.extend(state.policies.keys().cloned());
+        touched.all_with_holds(state, None);
+    }
+}
+
+impl Kind for HoldView {
+    fn clear(state: &mut State) {
+        state.holds.clear();
+        state.holds_of.clear();
+    }
+
+    fn put(self, state: &mut State, touched: &mut Touched) {
+        let key = WorkloadKey::new(&self.namespace, &self.spec.workload_name);
+        state.holds_of.entry(key.clone()).or_default().insert(self.name.as_str().into());
+        touched.policies.push(key.namespace.clone());
+        touched.workloads.push(key);
+        let (namespace, name) = (self.namespace.clone(), self.name.clone());
+        insert(&mut state.holds, &namespace, &name, self);
+    }
+
+    fn take(self, state: &mut State, touched: &mut Touched) {
+        let key = WorkloadKey::new(&self.namespace, &self.spec.workload_name);
+        remove(&mut state.holds, &self.namespace, &self.name);
+        if let Some(names) = state.holds_of.get_mut(&key) {
+            names.remove(self.name.as_str());
+            if names.is_empty() {
+                state.holds_of.remove(&key);
+            }
+        }
+        touched.workloads.push(key);
+    }
+
+    fn known(state: &State, touched: &mut Touched) {
+        touched.all_with_holds(state, None);
+        touched.policies.extend(state.policies.keys().cloned());
+    }
+}

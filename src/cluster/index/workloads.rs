@@ -1,0 +1,253 @@
+//! The questions that are asked of the cache, each answered under the read lock.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use belay_decide::handover::Workload;
+use belay_decide::hold::{Facts, HoldView, Phase, hold_name};
+use belay_decide::view::{PodView, Strategy};
+use jiff::Timestamp;
+use kube::core::{Selector, SelectorExt};
+
+use super::{
+    DefaultPolicy, DeploymentView, Index, LabelSelector, Policy, PolicyView, Protection, State, WorkloadKey, get,
+    protection,
+};
+
+/// What a HandoverPolicy selects.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// The Deployment of this name.
+    Name(String),
+    /// Deployments with these labels.
+    Labels(Selector),
+    /// Nothing: the policy is invalid, and why.
+    Invalid(String),
+}
+
+impl Target {
+    /// Reads a policy's target.
+    pub fn of(name: Option<&str>, selector: Option<&LabelSelector>) -> Self {
+        match (name, selector) {
+            (Some(_), Some(_)) => Self::Invalid("targetRef and selector are both set; set exactly one".to_owned()),
+            (None, None) => Self::Invalid("neither targetRef nor selector is set; set exactly one".to_owned()),
+            (Some(name), None) => Self::Name(name.to_owned()),
+            (None, Some(selector)) => match Selector::try_from(selector.clone()) {
+                Ok(selector) if selector.selects_all() => {
+                    Self::Invalid("the selector is empty and would cover the whole namespace".to_owned())
+                }
+                Ok(selector) => Self::Labels(selector),
+                Err(error) => Self::Invalid(format!("spec.selector is not a valid label selector: {error}")),
+            },
+        }
+    }
+
+    fn selects(&self, deployment: &DeploymentView) -> bool {
+        match self {
+            Self::Name(name) => *name == deployment.name,
+            Self::Labels(selector) => selector.matches(&deployment.labels),
+            Self::Invalid(_) => false,
+        }
+    }
+}
+
+/// A policy with the Deployments that it selects, and the policy that governs each.
+#[derive(Clone, Debug)]
+pub struct PolicyState<'a> {
+    /// The policy.
+    pub policy: &'a Policy,
+    /// Its Deployments, in the order of their names, each with its protection.
+    pub deployments: Vec<(&'a DeploymentView, Option<Protection>)>,
+    /// The newest released hold of one of its Deployments.
+    pub last: Option<&'a HoldView>,
+}
+
+impl State {
+    fn protection(&self, deployment: &DeploymentView, default: &DefaultPolicy) -> Option<Protection> {
+        let policies: Vec<&PolicyView> = self
+            .policies
+            .get(deployment.namespace.as_str())
+            .into_iter()
+            .flat_map(|policies| policies.values())
+            .filter(|policy| policy.target.selects(deployment))
+            .map(|policy| &policy.view)
+            .collect();
+        protection(deployment, &policies, default)
+    }
+
+    fn holds_of<'a>(&'a self, key: &WorkloadKey) -> impl Iterator<Item = &'a HoldView> + use<'a> {
+        let names = self.holds_of.get(key).into_iter().flatten();
+        let namespace = self.holds.get(&key.namespace);
+        names.filter_map(move |name| namespace?.get(name))
+    }
+
+    /// The Deployment with its ReplicaSets and pods, in the order of their names.
+    fn workload<'a>(&'a self, deployment: &'a DeploymentView) -> Workload<'a> {
+        let namespace = deployment.namespace.as_str();
+        let replica_sets: Vec<_> = self
+            .sets_of
+            .get(deployment.uid.as_str())
+            .into_iter()
+            .flatten()
+            .filter_map(|name| get(&self.replica_sets, namespace, name))
+            .collect();
+        let pods: Vec<_> = replica_sets
+            .iter()
+            .filter_map(|set| self.pods_of.get(&set.uid))
+            .flatten()
+            .filter_map(|name| get(&self.pods, namespace, name))
+            .collect();
+        let key = WorkloadKey::new(namespace, &deployment.name);
+        let victims = self
+            .holds_of(&key)
+            .filter(|hold| hold.status.phase != Phase::Completed)
+            .map(|hold| hold.spec.victim_node.as_str())
+            .filter(|node| !node.is_empty());
+        let occupied = pods.iter().filter_map(|pod| pod.node.as_deref());
+        let doomed_nodes: BTreeSet<&str> = occupied.filter(|node| self.doomed.contains(*node)).chain(victims).collect();
+        Workload { deployment, replica_sets, pods, doomed_nodes }
+    }
+
+    fn deployment_of<'a>(&'a self, pod: &PodView) -> Option<&'a DeploymentView> {
+        let uid = self.set_owner.get(pod.replica_set.as_deref()?)?;
+        let key = self.deployment_names.get(uid)?;
+        get(&self.deployments, &key.namespace, &key.name)
+    }
+
+    fn pod_of_uid(&self, namespace: &str, name: &str, uid: &str) -> Option<&PodView> {
+        get(&self.pods, namespace, name).filter(|pod| &*pod.uid == uid)
+    }
+}
+
+impl Index {
+    /// Asks about the victim of an eviction. `synced` is passed on.
+    pub fn victim<R>(
+        &self,
+        namespace: &str,
+        name: &str,
+        default: &DefaultPolicy,
+        synced: bool,
+        ask: impl FnOnce(&Facts<'_>) -> R,
+    ) -> R {
+        let state = self.state.read();
+        let Some(victim) = get(&state.pods, namespace, name) else {
+            return ask(&Facts { synced, ..Facts::default() });
+        };
+        let deployment = state.deployment_of(victim);
+        let protection = deployment.and_then(|deployment| state.protection(deployment, default));
+        let workload = deployment.filter(|_| protection.is_some()).map(|deployment| state.workload(deployment));
+        let hold = get(&state.holds, namespace, &hold_name(&victim.name, &victim.uid))
+            .filter(|hold| hold.spec.victim_uid == *victim.uid);
+        ask(&Facts { synced, victim: Some(victim), workload: workload.as_ref(), protection: protection.as_ref(), hold })
+    }
+
+    /// Asks about a workload with holds; `None` where it has none.
+    pub fn workload<R>(
+        &self,
+        key: &WorkloadKey,
+        default: &DefaultPolicy,
+        ask: impl FnOnce(Option<&Workload<'_>>, Option<&Protection>, Vec<(&HoldView, Option<&PodView>)>) -> R,
+    ) -> Option<R> {
+        let state = self.state.read();
+        let holds: Vec<_> = state
+            .holds_of(key)
+            .map(|hold| (hold, state.pod_of_uid(&hold.namespace, &hold.spec.victim_name, &hold.spec.victim_uid)))
+            .collect();
+        if holds.is_empty() {
+            return None;
+        }
+        let deployment = get(&state.deployments, &key.namespace, &key.name);
+        let protection = deployment.and_then(|deployment| state.protection(deployment, default));
+        let workload = deployment.map(|deployment| state.workload(deployment));
+        // A Deployment of the same name but another UID is another workload: to its predecessor's holds it is gone.
+        Some(ask(workload.as_ref(), protection.as_ref(), holds))
+    }
+
+    /// Asks about the holds of the workload that a new pod belongs to, by the ReplicaSet's name: the ReplicaSet
+    /// itself may be too new to be known here, but its name is the Deployment's and the template hash.
+    pub fn new_pod<R>(
+        &self,
+        namespace: &str,
+        replica_set: &str,
+        template_hash: &str,
+        ask: impl FnOnce(Strategy, &BTreeMap<String, String>, &[&HoldView]) -> R,
+    ) -> Option<R> {
+        let name = replica_set.strip_suffix(template_hash)?.strip_suffix('-')?;
+        let state = self.state.read();
+        let holds: Vec<_> = state.holds_of(&WorkloadKey::new(namespace, name)).collect();
+        if holds.is_empty() {
+            return None;
+        }
+        let deployment = get(&state.deployments, namespace, name)?;
+        Some(ask(deployment.strategy, &deployment.selector, &holds))
+    }
+
+    /// Asks about each policy of a namespace, in the order of their names.
+    pub fn policies<R>(
+        &self,
+        namespace: &str,
+        default: &DefaultPolicy,
+        mut ask: impl FnMut(&PolicyState<'_>) -> R,
+    ) -> Vec<R> {
+        let state = self.state.read();
+        let Some(policies) = state.policies.get(namespace) else { return Vec::new() };
+        let mut policies: Vec<_> = policies.values().collect();
+        policies.sort_by(|a, b| a.view.name.cmp(&b.view.name));
+        let mut answers = Vec::with_capacity(policies.len());
+        for policy in policies {
+            let all = state.deployments.get(namespace);
+            let mut deployments: Vec<_> = all
+                .into_iter()
+                .flat_map(|deployments| deployments.values())
+                .filter(|deployment| policy.target.selects(deployment))
+                .map(|deployment| (deployment, state.protection(deployment, default)))
+                .collect();
+            deployments.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
+            let last = deployments
+                .iter()
+                .flat_map(|(deployment, _)| state.holds_of(&WorkloadKey::new(namespace, &deployment.name)))
+                .filter(|hold| hold.status.released_at.is_some())
+                .max_by_key(|hold| (hold.status.released_at, &hold.name));
+            answers.push(ask(&PolicyState { policy, deployments, last }));
+        }
+        answers
+    }
+
+    /// Whether a pod of that name and UID is known.
+    pub fn knows_pod(&self, namespace: &str, name: &str, uid: &str) -> bool {
+        self.state.read().pod_of_uid(namespace, name, uid).is_some()
+    }
+
+    /// Has every workload with holds looked at.
+    pub fn touch_workloads_with_holds(&self) {
+        let keys: Vec<_> = self.state.read().holds_of.keys().cloned().collect();
+        for key in keys {
+            self.dirty().workload(key);
+        }
+    }
+
+    /// Has every policy looked at.
+    pub fn touch_policies(&self) {
+        let namespaces: Vec<_> = self.state.read().policies.keys().cloned().collect();
+        for namespace in namespaces {
+            self.dirty().policies(&namespace);
+        }
+    }
+
+    /// How many holds are in each phase, and the earliest deadline of an open one.
+    pub fn hold_phases(&self) -> ([(&'static str, i64); 4], Option<Timestamp>) {
+        let state = self.state.read();
+        let mut counts =
+            [Phase::Pending, Phase::Active, Phase::Released, Phase::Completed].map(|phase| (phase.as_str(), 0));
+        let mut deadline: Option<Timestamp> = None;
+        for hold in state.holds.values().flat_map(HashMap::values) {
+            let phase = hold.status.phase;
+            for (name, count) in &mut counts {
+                *count += i64::from(*name == phase.as_str());
+            }
+            if !phase.is_released() {
+                deadline = Some(deadline.map_or(hold.spec.deadline, |earliest| earliest.min(hold.spec.deadline)));
+            }
+        }
+        (counts, deadline)
+    }
+}

@@ -1,0 +1,11 @@
+//! Input from and output to the cluster: watches and the lean cache, the one applier of writes, leader election.
+
+pub mod apply;
+pub mod client;
+pub mod clock;
+pub mod index;
+pub mod lease;
+pub mod project;
+pub mod subset;
+pub mod trust;
+pub mod watch;

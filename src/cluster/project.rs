@@ -1,0 +1,222 @@
+//! From API objects to the views that decisions read.
+//!
+//! Projection never fails: an object that lacks what a view needs projects to a view without it, so one odd
+//! object cannot stop a watch.
+
+use belay_decide::handover::record;
+use belay_decide::hold::{HoldSpec, HoldStatus, HoldView, Outcome, Phase};
+use belay_decide::policy::{HANDOVER_ANNOTATION, OnFailure, PolicyView, Settings};
+use belay_decide::steer::TEMPLATE_HASH_LABEL;
+use belay_decide::view::{
+    DeploymentStatus, DeploymentView, IntOrPercent, NodeView, PodPhase, PodView, ReplicaSetView, Strategy,
+};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use super::subset::{Condition, DeploymentSubset, NodeSubset, PodSubset, ReplicaSetSubset};
+use crate::api;
+
+/// Annotation by which the Deployment controller numbers revisions, on Deployments and ReplicaSets.
+const REVISION_ANNOTATION: &str = "deployment.kubernetes.io/revision";
+
+/// The API server's defaults where a RollingUpdate leaves its bounds out (`pkg/apis/apps/v1/defaults.go`).
+const DEFAULT_BOUND: IntOrPercent = IntOrPercent::Percent(25);
+
+fn text(value: Option<&String>) -> Box<str> {
+    value.map(String::as_str).unwrap_or_default().into()
+}
+
+fn label(meta: &ObjectMeta, key: &str) -> Option<Box<str>> {
+    meta.labels.as_ref()?.get(key).map(|value| value.as_str().into())
+}
+
+fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+    meta.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+fn revision(meta: &ObjectMeta) -> Option<u64> {
+    annotation(meta, REVISION_ANNOTATION)?.parse().ok()
+}
+
+/// UID of the controlling owner, if it is of this kind.
+fn controller_uid(meta: &ObjectMeta, kind: &str) -> Option<Box<str>> {
+    let owners = meta.owner_references.as_ref()?;
+    let owner = owners.iter().find(|owner| owner.controller == Some(true))?;
+    let apps = owner.api_version.starts_with("apps/");
+    (apps && owner.kind == kind).then(|| owner.uid.as_str().into())
+}
+
+fn condition<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
+    conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+/// Projects a Pod.
+pub fn pod(pod: &PodSubset) -> PodView {
+    let meta = &pod.metadata;
+    let ready = condition(&pod.status.conditions, "Ready").filter(|ready| ready.status == "True");
+    let scheduled = condition(&pod.status.conditions, "PodScheduled");
+    PodView {
+        namespace: text(meta.namespace.as_ref()),
+        name: text(meta.name.as_ref()),
+        uid: text(meta.uid.as_ref()),
+        node: pod.spec.node_name.as_deref().filter(|node| !node.is_empty()).map(Into::into),
+        replica_set: controller_uid(meta, "ReplicaSet"),
+        template_hash: label(meta, TEMPLATE_HASH_LABEL),
+        phase: match pod.status.phase.as_deref() {
+            Some("Running") => PodPhase::Running,
+            Some("Succeeded") => PodPhase::Succeeded,
+            Some("Failed") => PodPhase::Failed,
+            Some("Unknown") => PodPhase::Unknown,
+            _ => PodPhase::Pending,
+        },
+        // A condition without its time is as old as can be: the pod counts as long available.
+        ready_since: ready
+            .map(|ready| ready.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0)),
+        terminating: meta.deletion_timestamp.is_some(),
+        unschedulable: scheduled.is_some_and(|scheduled| {
+            scheduled.status == "False" && scheduled.reason.as_deref() == Some("Unschedulable")
+        }),
+    }
+}
+
+/// Projects a Node.
+pub fn node(node: &NodeSubset) -> NodeView {
+    NodeView {
+        name: text(node.metadata.name.as_ref()),
+        unschedulable: node.spec.unschedulable,
+        taints: node.spec.taints.iter().map(|taint| taint.key.as_str().into()).collect(),
+    }
+}
+
+/// Projects a ReplicaSet.
+pub fn replica_set(set: &ReplicaSetSubset) -> ReplicaSetView {
+    let meta = &set.metadata;
+    ReplicaSetView {
+        namespace: text(meta.namespace.as_ref()),
+        name: text(meta.name.as_ref()),
+        uid: text(meta.uid.as_ref()),
+        deployment: controller_uid(meta, "Deployment"),
+        revision: revision(meta),
+        template_hash: label(meta, TEMPLATE_HASH_LABEL),
+        slot: set.spec.template.metadata.annotations.get(record::SLOT_ANNOTATION).map(|slot| slot.as_str().into()),
+    }
+}
+
+fn bound(value: Option<&IntOrString>) -> IntOrPercent {
+    match value {
+        Some(IntOrString::Int(count)) => IntOrPercent::Int(*count),
+        Some(IntOrString::String(share)) => IntOrPercent::parse_percent(share).unwrap_or(DEFAULT_BOUND),
+        None => DEFAULT_BOUND,
+    }
+}
+
+/// Projects a Deployment.
+pub fn deployment(deployment: &DeploymentSubset) -> DeploymentView {
+    let meta = &deployment.metadata;
+    let spec = &deployment.spec;
+    let status = &deployment.status;
+    let strategy = if spec.strategy.type_.as_deref() == Some("Recreate") {
+        Strategy::Recreate
+    } else {
+        let bounds = spec.strategy.rolling_update.as_ref();
+        Strategy::RollingUpdate {
+            max_surge: bound(bounds.and_then(|bounds| bounds.max_surge.as_ref())),
+            max_unavailable: bound(bounds.and_then(|bounds| bounds.max_unavailable.as_ref())),
+        }
+    };
+    let progressing = condition(&status.conditions, "Progressing");
+    DeploymentView {
+        namespace: meta.namespace.clone().unwrap_or_default(),
+        name: meta.name.clone().unwrap_or_default(),
+        uid: meta.uid.clone().unwrap_or_default(),
+        resource_version: meta.resource_version.clone().unwrap_or_default(),
+        generation: meta.generation.unwrap_or_default(),
+        labels: meta.labels.clone().unwrap_or_default(),
+        selector: spec.selector.match_labels.clone(),
+        handover: annotation(meta, HANDOVER_ANNOTATION).map(str::to_owned),
+        records: record::parse(annotation(meta, record::RECORDS_ANNOTATION)),
+        replicas: spec.replicas.unwrap_or(1),
+        paused: spec.paused,
+        min_ready_seconds: spec.min_ready_seconds,
+        strategy,
+        slot: spec.template.metadata.annotations.get(record::SLOT_ANNOTATION).cloned(),
+        revision: revision(meta),
+        status: DeploymentStatus {
+            observed_generation: status.observed_generation.unwrap_or_default(),
+            replicas: status.replicas,
+            updated: status.updated_replicas,
+            available: status.available_replicas,
+            progress_deadline_exceeded: progressing
+                .is_some_and(|progressing| progressing.reason.as_deref() == Some("ProgressDeadlineExceeded")),
+        },
+    }
+}
+
+/// Projects a HandoverPolicy.
+pub fn policy(policy: &api::HandoverPolicy) -> PolicyView {
+    let meta = &policy.metadata;
+    let spec = &policy.spec;
+    PolicyView {
+        namespace: meta.namespace.clone().unwrap_or_default(),
+        name: meta.name.clone().unwrap_or_default(),
+        uid: meta.uid.clone().unwrap_or_default(),
+        created: meta.creation_timestamp.as_ref().map_or(i64::MAX, |time| time.0.as_second()),
+        by_name: spec.target_ref.is_some(),
+        settings: Settings {
+            readiness_deadline_seconds: u32::try_from(spec.readiness_deadline_seconds).unwrap_or(1),
+            on_failure: match spec.on_failure {
+                api::OnFailure::Release => OnFailure::Release,
+                api::OnFailure::RollBack => OnFailure::RollBack,
+            },
+            field_manager: spec.field_manager.clone(),
+            ignore_evictors: spec.ignore_evictors.clone(),
+        },
+    }
+}
+
+/// Projects an EvictionHold.
+pub fn hold(hold: &api::EvictionHold) -> HoldView {
+    let meta = &hold.metadata;
+    let spec = &hold.spec;
+    let status = hold.status.clone().unwrap_or_default();
+    HoldView {
+        namespace: meta.namespace.clone().unwrap_or_default(),
+        name: meta.name.clone().unwrap_or_default(),
+        uid: meta.uid.clone().unwrap_or_default(),
+        resource_version: meta.resource_version.clone().unwrap_or_default(),
+        spec: HoldSpec {
+            victim_name: spec.victim.name.clone(),
+            victim_uid: spec.victim.uid.clone(),
+            victim_node: spec.victim.node.clone().unwrap_or_default(),
+            victim_hash: spec.victim.template_hash.clone().unwrap_or_default(),
+            workload_name: spec.workload.name.clone(),
+            workload_uid: spec.workload.uid.clone(),
+            evictor: spec.evictor.clone().unwrap_or_default(),
+            requested_at: spec.requested_at.0,
+            deadline: spec.deadline.0,
+        },
+        status: HoldStatus {
+            phase: match status.phase {
+                None | Some(api::HoldPhase::Pending) => Phase::Pending,
+                Some(api::HoldPhase::Active) => Phase::Active,
+                Some(api::HoldPhase::Released) => Phase::Released,
+                Some(api::HoldPhase::Completed) => Phase::Completed,
+            },
+            reason: status.reason.unwrap_or_default(),
+            message: status.message.unwrap_or_default(),
+            outcome: status.outcome.map(|outcome| match outcome {
+                api::HoldOutcome::HandedOver => Outcome::HandedOver,
+                api::HoldOutcome::NotNeeded => Outcome::NotNeeded,
+                api::HoldOutcome::VictimGone => Outcome::VictimGone,
+                api::HoldOutcome::Expired => Outcome::Expired,
+                api::HoldOutcome::Failed => Outcome::Failed,
+                api::HoldOutcome::Reverted => Outcome::Reverted,
+            }),
+            from_revision: status.from_revision.and_then(|revision| u64::try_from(revision).ok()),
+            restarted_at: status.restarted_at.map(|time| time.0),
+            released_at: status.released_at.map(|time| time.0),
+            completed_at: status.completed_at.map(|time| time.0),
+        },
+    }
+}

@@ -1,0 +1,189 @@
+//! Watches that keep going.
+//!
+//! kube's watcher recovers from most failures, with one hole: when the API server refuses to *start* a watch
+//! because its version is gone (HTTP 410, as after an etcd restore or a long outage), it tries that same version
+//! again for ever. So a watch that is refused like that is thrown away and begun anew with a list.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{StreamExt, pin_mut};
+use kube::runtime::watcher::{self, Event, ExponentialBackoff};
+use kube::runtime::{WatchStreamExt, watcher as watch_objects};
+use kube::{Api, Resource};
+use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
+use tokio_util::sync::CancellationToken;
+
+/// First pause after a failed watch.
+const MIN_BACKOFF: Duration = Duration::from_millis(200);
+/// Longest pause: an eviction that comes while the cache is blind is answered from old facts, so the cache must
+/// see again soon after the API server is back. One request per watch and five seconds troubles no API server.
+const MAX_BACKOFF: Duration = Duration::from_secs(5);
+
+/// What takes in the objects of a watch.
+pub trait Sink<K>: Send {
+    /// The complete set, as listed: replaces everything known before.
+    fn replace(&mut self, objects: Vec<K>);
+    /// An object is new or changed.
+    fn apply(&mut self, object: K);
+    /// An object is gone.
+    fn delete(&mut self, object: K);
+}
+
+/// Whether a watch has its objects, and what keeps it from them.
+#[derive(Clone, Debug)]
+pub struct Health {
+    /// What is watched, for people.
+    pub what: &'static str,
+    state: Arc<Mutex<State>>,
+    first: CancellationToken,
+}
+
+#[derive(Debug)]
+struct State {
+    synced: bool,
+    trouble: Option<String>,
+}
+
+impl Health {
+    /// A watch that has seen nothing yet.
+    pub fn new(what: &'static str) -> Self {
+        Self {
+            what,
+            state: Arc::new(Mutex::new(State { synced: false, trouble: None })),
+            first: CancellationToken::new(),
+        }
+    }
+
+    /// The complete set was seen at least once.
+    pub fn is_synced(&self) -> bool {
+        self.state.lock().synced
+    }
+
+    /// `Err` with one line while the watch has never been complete.
+    pub fn ready(&self) -> Result<(), String> {
+        let state = self.state.lock();
+        match (&state.trouble, state.synced) {
+            (_, true) => Ok(()),
+            (Some(trouble), false) => Err(format!("cache of {} not filled: {trouble}", self.what)),
+            (None, false) => Err(format!("cache of {} not filled yet", self.what)),
+        }
+    }
+
+    fn synced(&self) {
+        *self.state.lock() = State { synced: true, trouble: None };
+        self.first.cancel();
+    }
+
+    /// Notes trouble; true where it is news.
+    fn troubled(&self, trouble: &str) -> bool {
+        let mut state = self.state.lock();
+        let news = state.trouble.as_deref() != Some(trouble);
+        state.trouble = Some(trouble.to_owned());
+        news
+    }
+
+    fn recovered(&self) -> bool {
+        self.state.lock().trouble.take().is_some()
+    }
+}
+
+/// Waits until every watch has been complete once; false where `stop` came first.
+///
+/// A decision on half-filled caches would take what is not listed yet for gone.
+pub async fn synced(health: &[Health], stop: &CancellationToken) -> bool {
+    for health in health {
+        tokio::select! {
+            () = health.first.cancelled() => {}
+            () = stop.cancelled() => return false,
+        }
+    }
+    true
+}
+
+/// Watches until `stop`, feeding every change into `sink`.
+pub async fn run<K, V>(
+    api: Api<K>,
+    config: watcher::Config,
+    project: impl Fn(&K) -> V + Send,
+    mut sink: impl Sink<V>,
+    health: Health,
+    stop: CancellationToken,
+) where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    while !stop.is_cancelled() {
+        let backoff = ExponentialBackoff::from(
+            backon::ExponentialBuilder::default()
+                .with_min_delay(MIN_BACKOFF)
+                .with_max_delay(MAX_BACKOFF)
+                .with_jitter()
+                .without_max_times(),
+        );
+        let stream = watch_objects(api.clone(), config.clone()).backoff(backoff);
+        pin_mut!(stream);
+        // The set being listed, kept beside the one in force until it is complete.
+        let mut listed = Vec::new();
+        loop {
+            let event = tokio::select! {
+                event = stream.next() => event,
+                () = stop.cancelled() => return,
+            };
+            match event {
+                Some(Ok(event)) => {
+                    if health.recovered() {
+                        tracing::info!(what = health.what, "watch recovered");
+                    }
+                    match event {
+                        Event::Init => listed = Vec::new(),
+                        Event::InitApply(object) => listed.push(project(&object)),
+                        Event::InitDone => {
+                            sink.replace(std::mem::take(&mut listed));
+                            health.synced();
+                        }
+                        Event::Apply(object) => sink.apply(project(&object)),
+                        Event::Delete(object) => sink.delete(project(&object)),
+                    }
+                }
+                Some(Err(error)) => {
+                    let trouble = describe(&error);
+                    if health.troubled(&trouble) {
+                        tracing::warn!(what = health.what, error = %trouble, "watch failed, trying again");
+                    }
+                    if is_gone(&error) {
+                        break;
+                    }
+                }
+                None => break,
+            }
+        }
+    }
+}
+
+fn is_gone(error: &watcher::Error) -> bool {
+    matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
+}
+
+/// One line that says what to do where it is known.
+fn describe(error: &watcher::Error) -> String {
+    let source = match error {
+        watcher::Error::InitialListFailed(source)
+        | watcher::Error::WatchStartFailed(source)
+        | watcher::Error::WatchFailed(source) => Some(source),
+        watcher::Error::WatchError(_) | watcher::Error::NoResourceVersion => None,
+    };
+    match source {
+        Some(kube::Error::Api(status)) if status.code == 403 => {
+            format!(
+                "missing right: {}; grant it in the chart's ClusterRole or install the chart's RBAC",
+                status.message
+            )
+        }
+        Some(kube::Error::Api(status)) if status.code == 404 => {
+            format!("{}; are the CRDs of this version installed? (`belay crds | kubectl apply -f -`)", status.message)
+        }
+        _ => error.to_string(),
+    }
+}

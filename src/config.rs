@@ -1,0 +1,338 @@
+//! The configuration: one YAML file, rendered from Helm values.
+//!
+//! Reading it is strict (an unknown key is an error, so a typo cannot switch protection off silently) and every
+//! error names the key and the fix. The file is read again when it changes; a bad new file is reported and the
+//! old one stays in force.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use belay_decide::hold::Rules;
+use belay_decide::policy::{DefaultPolicy, OnFailure, Settings};
+use serde::{Deserialize, Deserializer};
+use thiserror::Error;
+
+use crate::cluster::lease::Timing;
+
+/// A namespace that runs what everything else depends on: holding its pods could block the repair of a cluster.
+const ALWAYS_EXCLUDED: &str = "kube-system";
+
+/// Why a configuration is not used.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration {path}: {source}; pass the right path with --config")]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It is not what a configuration looks like.
+    #[error("the configuration {path} is wrong: {message}")]
+    Parse {
+        /// Which file.
+        path: PathBuf,
+        /// Where and what, with the keys that exist.
+        message: String,
+    },
+    /// A value makes no sense.
+    #[error("the configuration {path} is wrong: {key}: {problem}")]
+    Value {
+        /// Which file.
+        path: PathBuf,
+        /// Which key.
+        key: &'static str,
+        /// What is wrong and how to mend it.
+        problem: String,
+    },
+}
+
+/// The whole file.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Config {
+    /// The eviction hold.
+    #[serde(default)]
+    pub eviction_hold: EvictionHold,
+    /// Certificates.
+    pub certs: Certs,
+    /// Our own webhook configurations.
+    pub webhook_configurations: WebhookConfigurations,
+    /// Leader election.
+    #[serde(default)]
+    pub leader_election: LeaderElection,
+    /// How many writes a second the controller makes in the long run. Twenty is what client-go's own controllers
+    /// default to, and a node full of single-replica workloads still hands over within seconds.
+    #[serde(default = "default_writes_per_second")]
+    pub writes_per_second: u32,
+}
+
+/// The eviction hold.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct EvictionHold {
+    /// Off: every eviction passes.
+    pub enabled: bool,
+    /// How long a completed hold is kept.
+    #[serde(rename = "historyTTL", deserialize_with = "duration")]
+    pub history_ttl: Duration,
+    /// Namespaces whose pods are never held, besides `kube-system` and Belay's own.
+    pub excluded_namespaces: Vec<String>,
+    /// User names whose evictions always pass; a trailing `*` matches a prefix.
+    pub ignore_evictors: Vec<String>,
+    /// Covers Deployments without a HandoverPolicy.
+    pub default_policy: DefaultPolicyConfig,
+}
+
+impl Default for EvictionHold {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            history_ttl: Duration::from_hours(1),
+            excluded_namespaces: Vec::new(),
+            ignore_evictors: Vec::new(),
+            default_policy: DefaultPolicyConfig::default(),
+        }
+    }
+}
+
+/// Covers Deployments without a HandoverPolicy.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct DefaultPolicyConfig {
+    /// Off: only annotated Deployments and those with a policy are protected.
+    pub enabled: bool,
+    /// Namespaces by name, or `*`.
+    pub namespaces: Vec<String>,
+    /// How.
+    pub handover: crate::api::HandoverMode,
+    /// A victim is held at most this long, in seconds.
+    pub readiness_deadline_seconds: u32,
+    /// What happens when no replacement came in time.
+    pub on_failure: crate::api::OnFailure,
+}
+
+impl Default for DefaultPolicyConfig {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            namespaces: Vec::new(),
+            handover: crate::api::HandoverMode::Restart,
+            readiness_deadline_seconds: belay_decide::policy::DEFAULT_READINESS_DEADLINE_SECONDS,
+            on_failure: crate::api::OnFailure::Release,
+        }
+    }
+}
+
+/// Certificates.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Certs {
+    /// The Secret that holds the CA, in Belay's own namespace. Belay creates it.
+    pub secret_name: String,
+    /// DNS names by which the API server calls the webhook.
+    pub dns_names: Vec<String>,
+}
+
+/// Our own webhook configurations, whose `caBundle` the controller keeps right.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct WebhookConfigurations {
+    /// Name of the ValidatingWebhookConfiguration.
+    pub validating: String,
+    /// Name of the MutatingWebhookConfiguration.
+    pub mutating: String,
+}
+
+/// Leader election.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct LeaderElection {
+    /// Name of the Lease in Belay's own namespace.
+    pub lease_name: String,
+    /// A Lease that nobody renewed for this long is free.
+    #[serde(deserialize_with = "duration")]
+    pub lease_duration: Duration,
+    /// A leader that could not renew for this long stops acting.
+    #[serde(deserialize_with = "duration")]
+    pub renew_deadline: Duration,
+    /// How often the Lease is looked at.
+    #[serde(deserialize_with = "duration")]
+    pub retry_period: Duration,
+}
+
+impl Default for LeaderElection {
+    /// client-go's recommended values (`component-base/config/v1alpha1`).
+    fn default() -> Self {
+        Self {
+            lease_name: "belay-controller".to_owned(),
+            lease_duration: Duration::from_secs(15),
+            renew_deadline: Duration::from_secs(10),
+            retry_period: Duration::from_secs(2),
+        }
+    }
+}
+
+fn default_writes_per_second() -> u32 {
+    20
+}
+
+/// Reads `90s`, `10m`, `1h30m`.
+fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let fail = || serde::de::Error::custom(format!("{text:?} is not a duration; write one like 30s, 10m or 1h30m"));
+    let span: jiff::SignedDuration = text.parse().map_err(|_| fail())?;
+    // jiff also reads words ("2 days ago"); a configuration has one way to write a duration.
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit() || b"hms".contains(&byte));
+    if !plain || span.is_negative() {
+        return Err(fail());
+    }
+    Ok(span.unsigned_abs())
+}
+
+impl Config {
+    /// Reads the file.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
+        Self::parse(path, &text)
+    }
+
+    /// Reads the text of the file at `path`.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let config: Self = serde_saphyr::from_str(text)
+            .map_err(|error| ConfigError::Parse { path: path.into(), message: error.to_string() })?;
+        config.check().map_err(|(key, problem)| ConfigError::Value { path: path.into(), key, problem })?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        let election = &self.leader_election;
+        if election.renew_deadline >= election.lease_duration {
+            let problem = "must be shorter than leaderElection.leaseDuration, or two replicas could lead at once";
+            return Err(("leaderElection.renewDeadline", problem.to_owned()));
+        }
+        if election.retry_period >= election.renew_deadline {
+            let problem = "must be shorter than leaderElection.renewDeadline, or the lead is lost between renewals";
+            return Err(("leaderElection.retryPeriod", problem.to_owned()));
+        }
+        if election.lease_duration < Duration::from_secs(1) || election.retry_period.is_zero() {
+            let problem =
+                "leaseDuration must be 1s or more (a Lease counts whole seconds) and retryPeriod more than 0s";
+            return Err(("leaderElection", problem.to_owned()));
+        }
+        if self.writes_per_second == 0 {
+            return Err(("writesPerSecond", "must be 1 or more".to_owned()));
+        }
+        if self.certs.dns_names.is_empty() {
+            let problem = "must list at least one name, as belay-webhook.belay-system.svc".to_owned();
+            return Err(("certs.dnsNames", problem));
+        }
+        let default = &self.eviction_hold.default_policy;
+        if !(1..=86_400).contains(&default.readiness_deadline_seconds) {
+            let problem = "must be from 1 to 86400 seconds".to_owned();
+            return Err(("evictionHold.defaultPolicy.readinessDeadlineSeconds", problem));
+        }
+        if default.enabled && default.namespaces.is_empty() {
+            let problem = "must name the namespaces to cover, or \"*\", while defaultPolicy is enabled".to_owned();
+            return Err(("evictionHold.defaultPolicy.namespaces", problem));
+        }
+        Ok(())
+    }
+
+    /// What the eviction decision needs.
+    pub fn rules(&self, own_namespace: &str) -> Rules {
+        let hold = &self.eviction_hold;
+        let always = [ALWAYS_EXCLUDED.to_owned(), own_namespace.to_owned()];
+        Rules {
+            excluded_namespaces: always.into_iter().chain(hold.excluded_namespaces.iter().cloned()).collect(),
+            ignore_evictors: hold.ignore_evictors.clone(),
+        }
+    }
+
+    /// The platform's default.
+    pub fn default_policy(&self) -> DefaultPolicy {
+        let default = &self.eviction_hold.default_policy;
+        DefaultPolicy {
+            enabled: default.enabled,
+            namespaces: default.namespaces.clone(),
+            settings: Settings {
+                readiness_deadline_seconds: default.readiness_deadline_seconds,
+                on_failure: match default.on_failure {
+                    crate::api::OnFailure::Release => OnFailure::Release,
+                    crate::api::OnFailure::RollBack => OnFailure::RollBack,
+                },
+                ..Settings::default()
+            },
+        }
+    }
+
+    /// How the election is timed.
+    pub fn timing(&self) -> Timing {
+        let election = &self.leader_election;
+        Timing {
+            lease_duration: election.lease_duration,
+            renew_deadline: election.renew_deadline,
+            retry_period: election.retry_period,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINIMAL: &str = "certs: {secretName: belay-ca, dnsNames: [belay-webhook.belay-system.svc]}
+webhookConfigurations: {validating: belay, mutating: belay}
+";
+
+    fn parse(text: &str) -> Result<Config, ConfigError> {
+        Config::parse(Path::new("config.yaml"), text)
+    }
+
+    #[test]
+    fn what_is_left_out_has_the_documented_default() {
+        let config = parse(MINIMAL).unwrap();
+        assert!(config.eviction_hold.enabled);
+        assert_eq!(config.eviction_hold.history_ttl, Duration::from_hours(1));
+        assert_eq!(config.timing().lease_duration, Duration::from_secs(15));
+        assert_eq!(config.default_policy().settings.readiness_deadline_seconds, 600);
+        assert_eq!(config.rules("belay-system").excluded_namespaces, ["kube-system", "belay-system"]);
+    }
+
+    #[test]
+    fn a_wrong_file_is_told_by_key_and_fix() {
+        let table: &[(&str, &str, &[&str])] = &[
+            ("an unknown key", "evictionHold: {enable: true}", &["enable", "enabled"]),
+            ("an unknown section", "evictionHolds: {}", &["evictionHolds", "evictionHold"]),
+            ("a bad duration", "evictionHold: {historyTTL: soon}", &["soon", "10m"]),
+            ("a number for a duration", "evictionHold: {historyTTL: 60}", &["60", "10m"]),
+            ("words for a duration", "evictionHold: {historyTTL: 2 hours ago}", &["duration", "10m"]),
+            ("a mode that does not exist", "evictionHold: {defaultPolicy: {handover: Move}}", &["Move", "Restart"]),
+            ("a wrong type", "writesPerSecond: many", &["writesPerSecond"]),
+            ("no writes", "writesPerSecond: 0", &["writesPerSecond", "1 or more"]),
+            (
+                "a deadline that outlives the lease",
+                "leaderElection: {renewDeadline: 20s}",
+                &["leaderElection.renewDeadline", "shorter"],
+            ),
+            (
+                "a default for no namespace",
+                "evictionHold: {defaultPolicy: {enabled: true}}",
+                &["evictionHold.defaultPolicy.namespaces", "\"*\""],
+            ),
+        ];
+        for (name, extra, expected) in table {
+            let error = parse(&format!("{MINIMAL}{extra}\n")).expect_err(name).to_string();
+            for word in *expected {
+                assert!(error.contains(word), "{name}: {error:?} lacks {word:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_missing_file_says_which() {
+        let error = Config::load(Path::new("/nonexistent/config.yaml")).unwrap_err().to_string();
+        assert!(error.contains("/nonexistent/config.yaml") && error.contains("--config"), "{error}");
+    }
+}

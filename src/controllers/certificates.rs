@@ -1,0 +1,250 @@
+//! The certificate loop: keeps the CA Secret and the `caBundle` of our webhook configurations as
+//! `webhook_certs::plan` says.
+//!
+//! It plans on what is watched, and before it writes it reads the objects live and plans again, so a stale leader
+//! changes nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+use thiserror::Error;
+use tokio_util::sync::CancellationToken;
+use webhook_certs::{CaSecret, ConfigKind, Entry, LiveCaBundle, Step, plan};
+
+use crate::cluster::apply::{ApplyError, FIELD_MANAGER};
+use crate::cluster::clock::Clock;
+use crate::cluster::lease::Leadership;
+use crate::cluster::trust::{Trust, mutating_bundles, parse_secret, validating_bundles};
+use crate::metrics::Metrics;
+
+/// How often is planned where nothing changes: the planner's own bound.
+const TICK: Duration = Duration::from_mins(1);
+
+/// Pause after a step failed.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Why a step failed. The variant's name is the metric label.
+#[derive(Debug, Error)]
+enum StepError {
+    /// A read or write failed.
+    #[error(transparent)]
+    Apply(#[from] ApplyError),
+    /// The Secret is damaged.
+    #[error("{0}")]
+    Damaged(String),
+    /// The step does not fit any more, or no key could be made.
+    #[error(transparent)]
+    Plan(#[from] webhook_certs::plan::ApplyError),
+}
+
+impl StepError {
+    fn label(&self) -> &'static str {
+        match self {
+            Self::Apply(error) => error.label(),
+            Self::Damaged(_) => "Damaged",
+            Self::Plan(_) => "Plan",
+        }
+    }
+
+    fn is_benign(&self) -> bool {
+        match self {
+            Self::Apply(error) => error.is_benign(),
+            Self::Damaged(_) => false,
+            Self::Plan(error) => matches!(error, webhook_certs::plan::ApplyError::Outdated { .. }),
+        }
+    }
+}
+
+/// What the loop works with.
+pub struct Loop {
+    /// The client.
+    pub client: Client,
+    /// What is seen.
+    pub trust: Trust,
+    /// Our own namespace.
+    pub namespace: String,
+    /// Our own pod, from which the Secret's owner is found.
+    pub pod_name: Option<String>,
+    /// Name of the CA Secret.
+    pub secret_name: String,
+    /// Names of our configurations.
+    pub configurations: crate::config::WebhookConfigurations,
+    /// Whether this replica leads.
+    pub leadership: Arc<Leadership>,
+    /// The counters.
+    pub metrics: Arc<Metrics>,
+}
+
+/// The objects as read live.
+struct Live {
+    secret: Option<Secret>,
+    parsed: Option<CaSecret>,
+    validating: Option<ValidatingWebhookConfiguration>,
+    mutating: Option<MutatingWebhookConfiguration>,
+    bundles: Vec<LiveCaBundle>,
+}
+
+impl Loop {
+    /// Runs until `stop`.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut changes = self.trust.changes();
+        let mut leadership = self.leadership.changes();
+        let mut reported: Option<String> = None;
+        loop {
+            let pause = if self.leadership.is_leader() && self.trust.ready().is_ok() {
+                match self.step().await {
+                    Ok(true) => Duration::ZERO,
+                    Ok(false) => {
+                        reported = None;
+                        TICK
+                    }
+                    Err(error) => {
+                        self.metrics.write("Certificates", error.label());
+                        let text = error.to_string();
+                        if !error.is_benign() && reported.as_ref() != Some(&text) {
+                            tracing::error!(error = %text, "certificates not brought up to date, trying again");
+                            reported = Some(text);
+                        }
+                        RETRY
+                    }
+                }
+            } else {
+                TICK
+            };
+            tokio::select! {
+                _ = changes.changed() => {}
+                _ = leadership.changed() => {}
+                () = tokio::time::sleep(pause) => {}
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+
+    /// One step; true where something was written.
+    async fn step(&self) -> Result<bool, StepError> {
+        let seen = match self.trust.secret() {
+            Some(Err(damaged)) => return Err(StepError::Damaged(damaged)),
+            Some(Ok(secret)) => Some(secret),
+            None => None,
+        };
+        if matches!(plan(seen.as_ref(), &self.trust.live(), Clock::wall()), Step::Wait { .. }) {
+            return Ok(false);
+        }
+        let live = self.read().await?;
+        let now = Clock::wall();
+        let step = plan(live.parsed.as_ref(), &live.bundles, now);
+        match &step {
+            Step::Wait { .. } => return Ok(false),
+            Step::PatchBundles { ca_bundle, targets } => self.patch(&live, ca_bundle, targets).await?,
+            _ => {
+                if let Some(secret) = step.apply(live.parsed.as_ref(), "belay-ca", now)? {
+                    self.write(&live, &secret).await?;
+                }
+            }
+        }
+        self.metrics.write("Certificates", "Ok");
+        tracing::info!(step = step.name(), "certificates brought up to date");
+        Ok(true)
+    }
+
+    async fn read(&self) -> Result<Live, StepError> {
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
+        let names = &self.configurations;
+        let secret = secrets.get_opt(&self.secret_name).await.map_err(|error| self.secret_error(error))?;
+        let validating: Option<ValidatingWebhookConfiguration> = Api::all(self.client.clone())
+            .get_opt(&names.validating)
+            .await
+            .map_err(|error| ApplyError::of(error, format!("ValidatingWebhookConfiguration {}", names.validating)))?;
+        let mutating: Option<MutatingWebhookConfiguration> = Api::all(self.client.clone())
+            .get_opt(&names.mutating)
+            .await
+            .map_err(|error| ApplyError::of(error, format!("MutatingWebhookConfiguration {}", names.mutating)))?;
+        let parsed = secret.as_ref().map(parse_secret).transpose().map_err(StepError::Damaged)?;
+        let bundles =
+            validating.iter().flat_map(validating_bundles).chain(mutating.iter().flat_map(mutating_bundles)).collect();
+        Ok(Live { secret, parsed, validating, mutating, bundles })
+    }
+
+    fn secret_error(&self, error: kube::Error) -> ApplyError {
+        ApplyError::of(error, format!("Secret {}/{}", self.namespace, self.secret_name))
+    }
+
+    /// Writes the Secret: created where there was none, else replaced with the version that was read.
+    async fn write(&self, live: &Live, secret: &CaSecret) -> Result<(), StepError> {
+        let api: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
+        let data = secret.to_data().into_iter().map(|(key, value)| (key, ByteString(value))).collect();
+        let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        let result = match live.secret.clone() {
+            Some(mut object) => {
+                object.data = Some(data);
+                api.replace(&self.secret_name, &params, &object).await
+            }
+            None => {
+                let mut object =
+                    Secret { type_: Some("kubernetes.io/tls".to_owned()), data: Some(data), ..Secret::default() };
+                object.metadata.name = Some(self.secret_name.clone());
+                object.metadata.owner_references = self.owner().await.map(|owner| vec![owner]);
+                api.create(&params, &object).await
+            }
+        };
+        result.map_err(|error| self.secret_error(error))?;
+        Ok(())
+    }
+
+    /// The Deployment that this pod belongs to: the Secret goes with it. Without one (a program started by hand)
+    /// the Secret stays until somebody deletes it.
+    async fn owner(&self) -> Option<OwnerReference> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+        let sets: Api<ReplicaSet> = Api::namespaced(self.client.clone(), &self.namespace);
+        let pod = pods.get_opt(self.pod_name.as_deref()?).await.ok().flatten()?;
+        let set = pod.owner_references().iter().find(|owner| owner.kind == "ReplicaSet")?.name.clone();
+        let set = sets.get_opt(&set).await.ok().flatten()?;
+        let owner = set.owner_references().iter().find(|owner| owner.kind == "Deployment")?.clone();
+        Some(OwnerReference { controller: None, block_owner_deletion: None, ..owner })
+    }
+
+    /// Writes the bundle into the entries that lack it, each configuration with the version that was read.
+    async fn patch(&self, live: &Live, ca_bundle: &[u8], targets: &[Entry]) -> Result<(), StepError> {
+        let bundle = ByteString(ca_bundle.to_vec());
+        for kind in [ConfigKind::Validating, ConfigKind::Mutating] {
+            let entries: Vec<_> = targets
+                .iter()
+                .filter(|target| target.kind == kind)
+                .map(|target| json!({ "name": target.webhook, "clientConfig": { "caBundle": bundle } }))
+                .collect();
+            if entries.is_empty() {
+                continue;
+            }
+            let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+            let patch = |version: Option<String>| {
+                Patch::Strategic(json!({ "metadata": { "resourceVersion": version }, "webhooks": entries }))
+            };
+            let name = match kind {
+                ConfigKind::Validating => &self.configurations.validating,
+                ConfigKind::Mutating => &self.configurations.mutating,
+            };
+            let result = match kind {
+                ConfigKind::Validating => {
+                    let version = live.validating.as_ref().and_then(ResourceExt::resource_version);
+                    let api: Api<ValidatingWebhookConfiguration> = Api::all(self.client.clone());
+                    api.patch_metadata(name, &params, &patch(version)).await.map(drop)
+                }
+                ConfigKind::Mutating => {
+                    let version = live.mutating.as_ref().and_then(ResourceExt::resource_version);
+                    let api: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
+                    api.patch_metadata(name, &params, &patch(version)).await.map(drop)
+                }
+            };
+            result.map_err(|error| ApplyError::of(error, format!("{kind} {name}")))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,158 @@
+//! The handover loop: looks at each workload with holds whenever something about it changes, or when its time
+//! has come, and performs what `decide::handover::reconcile` says.
+//!
+//! It keeps no state but when to look again. A new leader looks at every workload with holds once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use belay_decide::action::Action;
+use belay_decide::handover::{Plan, reconcile, reconcile::Input};
+use belay_decide::hold::Phase;
+use futures::StreamExt;
+use jiff::{SignedDuration, Timestamp};
+use tokio_util::sync::CancellationToken;
+
+use crate::cluster::apply::Applier;
+use crate::cluster::clock::Clock;
+use crate::cluster::index::{Index, WorkloadKey};
+use crate::cluster::lease::Leadership;
+use crate::cluster::watch::{Health, synced};
+use crate::metrics::Metrics;
+use crate::settings::Settings;
+
+/// How many workloads are written at once. Each waits mostly for the API server; the token bucket sets the rate.
+const CONCURRENCY: usize = 16;
+
+/// How soon a workload is looked at again after a write failed for no fault of ours.
+const RETRY: SignedDuration = SignedDuration::from_secs(2);
+
+/// How soon after a write was refused: somebody must mend rights or objects first.
+const RETRY_REFUSED: SignedDuration = SignedDuration::from_secs(15);
+
+/// Longest sleep, so that a wall clock that jumps forward is noticed in time.
+const LONGEST_SLEEP: Duration = Duration::from_secs(10);
+
+/// What the loop works with.
+pub struct Loop {
+    /// The cache.
+    pub index: Index,
+    /// The writer.
+    pub applier: Arc<Applier>,
+    /// The configuration in force.
+    pub settings: Arc<ArcSwap<Settings>>,
+    /// Whether this replica leads.
+    pub leadership: Arc<Leadership>,
+    /// The counters.
+    pub metrics: Arc<Metrics>,
+    /// The watches that fill the cache.
+    pub health: Vec<Health>,
+}
+
+impl Loop {
+    /// Runs until `stop`.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut wakes: BTreeMap<WorkloadKey, Timestamp> = BTreeMap::new();
+        let mut leadership = self.leadership.changes();
+        if !synced(&self.health, &stop).await {
+            return;
+        }
+        self.index.touch_workloads_with_holds();
+        loop {
+            let sleep = until_next(&wakes);
+            tokio::select! {
+                () = self.index.dirty().workloads_changed() => {}
+                () = tokio::time::sleep(sleep) => {}
+                _ = leadership.changed() => {
+                    let leading = *leadership.borrow_and_update();
+                    self.metrics.leading(leading);
+                    if leading {
+                        self.index.touch_workloads_with_holds();
+                    }
+                }
+                () = stop.cancelled() => return,
+            }
+            if !self.leadership.is_leader() {
+                // Dirt gathers no dust: the next leader looks at everything anyway.
+                self.index.dirty().take_workloads();
+                wakes.clear();
+                continue;
+            }
+            let now = Clock::wall();
+            let mut due: BTreeSet<_> = self.index.dirty().take_workloads();
+            due.extend(wakes.iter().filter(|(_, at)| **at <= now).map(|(key, _)| key.clone()));
+            for key in &due {
+                wakes.remove(key);
+            }
+            let outcomes: Vec<_> = futures::stream::iter(due)
+                .map(|key| async {
+                    let wake = self.look(&key).await;
+                    (key, wake)
+                })
+                .buffer_unordered(CONCURRENCY)
+                .collect()
+                .await;
+            wakes.extend(outcomes.into_iter().filter_map(|(key, wake)| Some((key, wake?))));
+            self.count_holds();
+        }
+    }
+
+    /// Looks at one workload; when to look again.
+    async fn look(&self, key: &WorkloadKey) -> Option<Timestamp> {
+        let settings = self.settings.load();
+        let now = Clock::wall();
+        let plan: Plan = self.index.workload(key, &settings.default_policy, |workload, protection, holds| {
+            let protection = protection.filter(|_| settings.hold_enabled);
+            reconcile(&Input { workload, protection, holds, history_ttl: settings.history_ttl, now })
+        })?;
+        let mut wake = plan.wake_at;
+        for sequence in &plan.sequences {
+            match self.applier.perform(sequence).await {
+                Ok(()) => self.tell(key, sequence),
+                Err(error) => {
+                    let again = if error.is_benign() {
+                        tracing::debug!(workload = %key, %error, "looking again");
+                        now.saturating_add(RETRY)
+                    } else {
+                        tracing::warn!(workload = %key, %error, "handover step failed, trying again");
+                        now.saturating_add(RETRY_REFUSED)
+                    };
+                    let again = again.unwrap_or(Timestamp::MAX);
+                    wake = Some(wake.map_or(again, |at| at.min(again)));
+                }
+            }
+        }
+        wake
+    }
+
+    /// One log line for each decision that changed something.
+    fn tell(&self, key: &WorkloadKey, sequence: &[Action]) {
+        for action in sequence {
+            match action {
+                Action::UpdateHold { hold, status } if status.phase == Phase::Released => {
+                    let outcome = status.outcome.map_or("Released", belay_decide::hold::Outcome::as_str);
+                    self.metrics.handover(outcome);
+                    tracing::info!(workload = %key, hold = %hold.name, outcome, message = %status.message, "eviction released");
+                }
+                Action::PatchTemplate { slot, .. } => {
+                    tracing::info!(workload = %key, slot = slot.as_deref().unwrap_or("none"), "pod template patched");
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn count_holds(&self) {
+        let (phases, deadline) = self.index.hold_phases();
+        self.metrics.holds(&phases, deadline.map(|at| at.as_second() as f64));
+    }
+}
+
+fn until_next(wakes: &BTreeMap<WorkloadKey, Timestamp>) -> Duration {
+    let Some(next) = wakes.values().min() else { return LONGEST_SLEEP };
+    let wait = next.duration_since(Clock::wall());
+    // A moment past the mark, so that the comparison with it holds when we wake.
+    Duration::try_from(wait).unwrap_or_default().saturating_add(Duration::from_millis(5)).min(LONGEST_SLEEP)
+}

@@ -1,0 +1,5 @@
+//! The controller's loops: each watches what changed, decides with `belay-decide`, and has the applier write.
+
+pub mod certificates;
+pub mod handover;
+pub mod policies;

@@ -1,0 +1,85 @@
+//! The part of the configuration that is in force at this moment, in the shape that decisions read, and the task
+//! that keeps it up to date with the file.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use belay_decide::hold::Rules;
+use belay_decide::policy::DefaultPolicy;
+use jiff::SignedDuration;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Config;
+
+/// How often the file is read. The kubelet takes up to a minute to bring a changed ConfigMap into the pod, so
+/// reading more often gains nothing; comparing contents also sees changes that file notifications miss.
+const POLL: Duration = Duration::from_secs(5);
+
+/// What can change while the program runs.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The eviction hold is on.
+    pub hold_enabled: bool,
+    /// What the eviction decision needs.
+    pub rules: Rules,
+    /// The platform's default.
+    pub default_policy: DefaultPolicy,
+    /// How long a completed hold is kept.
+    pub history_ttl: SignedDuration,
+}
+
+impl Settings {
+    /// The settings of a configuration, for a program in this namespace.
+    pub fn of(config: &Config, own_namespace: &str) -> Self {
+        Self {
+            hold_enabled: config.eviction_hold.enabled,
+            rules: config.rules(own_namespace),
+            default_policy: config.default_policy(),
+            history_ttl: SignedDuration::try_from(config.eviction_hold.history_ttl).unwrap_or(SignedDuration::MAX),
+        }
+    }
+}
+
+/// Reads the file again whenever it changes, until `stop`. A bad file is reported once and the old settings stay.
+pub async fn follow(
+    path: PathBuf,
+    mut current: Config,
+    own_namespace: String,
+    settings: Arc<ArcSwap<Settings>>,
+    changed: impl Fn(),
+    stop: CancellationToken,
+) {
+    let mut reported: Option<String> = None;
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(POLL) => {}
+            () = stop.cancelled() => return,
+        }
+        match Config::load(&path) {
+            Ok(config) if config == current => reported = None,
+            Ok(config) => {
+                settings.store(Arc::new(Settings::of(&config, &own_namespace)));
+                changed();
+                let fixed = Config { eviction_hold: config.eviction_hold.clone(), ..current.clone() } != config;
+                if fixed {
+                    tracing::warn!(
+                        "configuration reloaded; changes outside evictionHold take effect at the next start"
+                    );
+                } else {
+                    tracing::info!("configuration reloaded");
+                }
+                current = config;
+                reported = None;
+            }
+            Err(error) => {
+                let error = error.to_string();
+                if reported.as_ref() != Some(&error) {
+                    tracing::error!(%error, "bad new configuration; the old one stays in force");
+                }
+                reported = Some(error);
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The webhook: answers admission reviews from the cache, in microseconds, and writes nothing on the way.
+//!
+//! Every review that can be read gets a 200 with a valid answer, whatever happens inside: an API server that gets
+//! anything else falls back to `failurePolicy`, and many drainers give up at its errors.
+
+pub mod admin;
+pub mod eviction;
+pub mod leaf;
+pub mod memory;
+pub mod pods;
+pub mod recorder;
+pub mod review;
+pub mod server;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use axum::Router;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode, header};
+
+use crate::cluster::clock::Clock;
+use crate::cluster::index::Index;
+use crate::cluster::watch::Health;
+use crate::metrics::Metrics;
+use crate::settings::Settings;
+use memory::Victims;
+use recorder::Recorder;
+use review::{Answer, Request, Review};
+
+/// The path of eviction reviews.
+pub const EVICTION_PATH: &str = "/validate/eviction";
+/// The path of pod creations.
+pub const PODS_PATH: &str = "/mutate/pods";
+
+/// What the endpoints work with.
+pub struct Handlers {
+    /// The cache.
+    pub index: Index,
+    /// The watches that fill it.
+    pub health: Vec<Health>,
+    /// The configuration in force.
+    pub settings: Arc<ArcSwap<Settings>>,
+    /// What this replica remembers of victims.
+    pub victims: Victims,
+    /// Where holds are recorded.
+    pub recorder: Recorder,
+    /// The counters.
+    pub metrics: Arc<Metrics>,
+    /// The clock.
+    pub clock: Clock,
+}
+
+impl Handlers {
+    /// All caches are filled.
+    pub fn is_synced(&self) -> bool {
+        self.health.iter().all(Health::is_synced)
+    }
+}
+
+type Endpoint = fn(&Handlers, &Request<'_>) -> Answer;
+
+/// The endpoints.
+pub fn router(handlers: Arc<Handlers>) -> Router {
+    let endpoint = |path: &'static str, endpoint: Endpoint| {
+        post(async move |State(handlers): State<Arc<Handlers>>, headers: HeaderMap, body: Bytes| {
+            respond(&handlers, path, endpoint, &headers, &body)
+        })
+    };
+    Router::new()
+        .route(EVICTION_PATH, endpoint(EVICTION_PATH, eviction::answer))
+        .route(PODS_PATH, endpoint(PODS_PATH, pods::answer))
+        .with_state(handlers)
+}
+
+fn respond(handlers: &Handlers, path: &'static str, endpoint: Endpoint, headers: &HeaderMap, body: &[u8]) -> Response {
+    let started = Instant::now();
+    if !is_json(headers) {
+        return refuse("the content type must be application/json");
+    }
+    let review = match Review::parse(body) {
+        Ok(review) => review,
+        Err(error) => return refuse(&format!("the body is not an AdmissionReview: {error}")),
+    };
+    let Some(request) = &review.request else { return refuse("the AdmissionReview has no request") };
+    let answer = catch_unwind(AssertUnwindSafe(|| endpoint(handlers, request))).unwrap_or_else(|_| {
+        // The panic hook has logged where. A bug of ours must not block the cluster.
+        handlers.metrics.eviction("Allow", "Panic");
+        Answer::allow_with("belay: internal error, request let through; see the webhook's log".to_owned())
+    });
+    let bytes = answer.encode(review.api_version.as_deref(), &request.uid);
+    handlers.metrics.review(path, started.elapsed().as_secs_f64());
+    ([(header::CONTENT_TYPE, "application/json")], bytes).into_response()
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
+}
+
+fn refuse(problem: &str) -> Response {
+    tracing::warn!(%problem, "request refused");
+    (StatusCode::BAD_REQUEST, format!("belay: {problem}\n")).into_response()
+}

@@ -1,0 +1,177 @@
+//! Records holds in the API, outside the request path.
+//!
+//! A request puts the hold into a bounded queue and is answered; this task writes it. The hold's name derives
+//! from the victim's name and UID, so the replicas' writes meet and one object comes of them. What is lost (queue
+//! full, API server away) is asked for again by the drainer's next request.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use belay_decide::hold::{HoldSpec, hold_name};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::api;
+use crate::cluster::apply::ApplyError;
+use crate::metrics::Metrics;
+
+/// How many holds may wait to be written. At 20 writes a second this is 50 s of work, longer than a drainer waits
+/// before it asks again; more would only be stale.
+const QUEUE: usize = 1024;
+
+/// Pauses before the second, third and fourth try: within the half minute for which an unrecorded hold is held.
+const RETRIES: [Duration; 3] = [Duration::from_millis(250), Duration::from_secs(1), Duration::from_secs(4)];
+
+/// A write that takes longer has failed: its retries must fit into the unrecorded grace.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How many holds are written at once: a drain asks for all pods of a node at once, and each write waits mostly.
+const WRITERS: usize = 8;
+
+/// The way into the queue. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    queue: mpsc::Sender<Entry>,
+    waiting: Arc<Mutex<HashSet<String>>>,
+    metrics: Arc<Metrics>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    namespace: String,
+    spec: HoldSpec,
+}
+
+impl Recorder {
+    /// A queue, and the tasks that write what comes through it until `stop`.
+    pub fn start(client: &Client, metrics: Arc<Metrics>, stop: &CancellationToken) -> Self {
+        let (queue, entries) = mpsc::channel(QUEUE);
+        let entries = Arc::new(tokio::sync::Mutex::new(entries));
+        let recorder = Self { queue, waiting: Arc::default(), metrics };
+        for _ in 0..WRITERS {
+            tokio::spawn(write_all(
+                client.clone(),
+                Arc::clone(&entries),
+                recorder.waiting.clone(),
+                recorder.metrics.clone(),
+                stop.clone(),
+            ));
+        }
+        recorder
+    }
+
+    /// Has a hold recorded; returns at once. A hold that waits to be written already is not queued again.
+    pub fn record(&self, namespace: &str, spec: HoldSpec) {
+        let uid = spec.victim_uid.clone();
+        if !self.waiting.lock().insert(uid.clone()) {
+            return;
+        }
+        let entry = Entry { namespace: namespace.to_owned(), spec };
+        if self.queue.try_send(entry).is_err() {
+            self.waiting.lock().remove(&uid);
+            self.metrics.record("QueueFull");
+        }
+    }
+}
+
+async fn write_all(
+    client: Client,
+    entries: Arc<tokio::sync::Mutex<mpsc::Receiver<Entry>>>,
+    waiting: Arc<Mutex<HashSet<String>>>,
+    metrics: Arc<Metrics>,
+    stop: CancellationToken,
+) {
+    loop {
+        let entry = tokio::select! {
+            entry = async { entries.lock().await.recv().await } => entry,
+            () = stop.cancelled() => None,
+        };
+        let Some(entry) = entry else { return };
+        let result = write_with_retries(&client, &entry).await;
+        let label = match &result {
+            Ok(true) => "Created",
+            Ok(false) => "Exists",
+            Err(error) => error.label(),
+        };
+        metrics.record(label);
+        match result {
+            // One line an episode, from the replica whose write created the record.
+            Ok(true) => tracing::info!(
+                namespace = %entry.namespace,
+                victim = %entry.spec.victim_name,
+                node = %entry.spec.victim_node,
+                deployment = %entry.spec.workload_name,
+                evictor = %entry.spec.evictor,
+                deadline = %entry.spec.deadline,
+                "eviction held"
+            ),
+            Ok(false) => {}
+            Err(error) => tracing::error!(
+                %error,
+                namespace = %entry.namespace,
+                victim = %entry.spec.victim_name,
+                "hold not recorded; unrecorded, it is let go after half a minute"
+            ),
+        }
+        waiting.lock().remove(&entry.spec.victim_uid);
+    }
+}
+
+async fn write_with_retries(client: &Client, entry: &Entry) -> Result<bool, ApplyError> {
+    let mut pauses = RETRIES.iter();
+    loop {
+        let error = match write(client, entry).await {
+            Ok(created) => return Ok(created),
+            Err(error) => error,
+        };
+        match (pauses.next(), &error) {
+            (Some(pause), ApplyError::Unreachable { .. }) => tokio::time::sleep(*pause).await,
+            _ => return Err(error),
+        }
+    }
+}
+
+/// Creates the record; false where it exists already.
+async fn write(client: &Client, entry: &Entry) -> Result<bool, ApplyError> {
+    let api: Api<api::EvictionHold> = Api::namespaced(client.clone(), &entry.namespace);
+    let hold = hold(&entry.spec);
+    let object = format!("EvictionHold {}/{}", entry.namespace, hold.metadata.name.as_deref().unwrap_or_default());
+    match tokio::time::timeout(WRITE_TIMEOUT, api.create(&PostParams::default(), &hold)).await {
+        Ok(Ok(_)) => Ok(true),
+        Ok(Err(kube::Error::Api(status))) if status.code == 409 => Ok(false),
+        Ok(Err(error)) => Err(ApplyError::of(error, object)),
+        Err(_) => {
+            let message = format!("no answer within {} s", WRITE_TIMEOUT.as_secs());
+            Err(ApplyError::Unreachable { object, message })
+        }
+    }
+}
+
+fn hold(spec: &HoldSpec) -> api::EvictionHold {
+    let filled = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+    api::EvictionHold::new(
+        &hold_name(&spec.victim_name, &spec.victim_uid),
+        api::EvictionHoldSpec {
+            victim: api::Victim {
+                name: spec.victim_name.clone(),
+                uid: spec.victim_uid.clone(),
+                node: filled(&spec.victim_node),
+                template_hash: filled(&spec.victim_hash),
+            },
+            workload: api::Workload {
+                kind: api::WorkloadKind::Deployment,
+                name: spec.workload_name.clone(),
+                uid: spec.workload_uid.clone(),
+            },
+            reason: api::HoldReason::Handover,
+            evictor: filled(&spec.evictor),
+            requested_at: Time(spec.requested_at),
+            deadline: Time(spec.deadline),
+        },
+    )
+}
