@@ -1,1 +1,27 @@
-//! End-to-end harness.
+//! What starts a real Kubernetes control plane for Belay's end-to-end tests, and what plays the rest of a cluster.
+//!
+//! Real here: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl, Helm, and the `belay` binary
+//! itself. Played: the kubelets ([`node_agent`]), kube-proxy ([`service_proxy`], [`load`]) and the container images of
+//! test workloads. So everything that Belay meets at the API server is what it meets in production, and a request
+//! that a test counts as served went over a socket that was open only while its pod was up.
+//!
+//! Tests use [`world`]; the other modules are its parts, shared with `cargo xtask`.
+//!
+//! Linux only: every instance owns one octet of `127.0.0.0/8` (see [`instance`]).
+
+pub mod audit;
+pub mod clock;
+pub mod control_plane;
+pub mod endpoints;
+pub mod instance;
+pub mod load;
+pub mod network;
+pub mod node_agent;
+pub mod pki;
+pub mod plain_http;
+pub mod process;
+pub mod programs;
+pub mod service_proxy;
+pub mod tools;
+pub mod watching;
+pub mod world;

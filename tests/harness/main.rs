@@ -1,0 +1,4 @@
+//! Tests of the harness itself, on the real control plane: what the other end-to-end tests take for granted.
+
+mod nodes;
+mod serving;

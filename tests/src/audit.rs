@@ -1,0 +1,129 @@
+//! Who wrote what: the API server's own audit log, read back.
+//!
+//! "Steady state costs no writes" and "a dry run changes nothing" are promises about the API server, so they are
+//! checked where the API server records every write and its author.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use serde::Deserialize;
+
+/// One write that the API server answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Write {
+    /// The user that asked, such as `system:serviceaccount:belay-system:belay-controller`.
+    pub user: String,
+    /// `create`, `update`, `patch`, `delete` or `deletecollection`.
+    pub verb: String,
+    /// The resource with its subresource, such as `pods/eviction`.
+    pub resource: String,
+    /// The object's namespace, empty when it has none.
+    pub namespace: String,
+    /// The object's name, empty when the server chose it.
+    pub name: String,
+    /// The HTTP status of the answer.
+    pub code: u16,
+    /// Whether the request was a dry run by its URL.
+    pub dry_run: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Event {
+    verb: String,
+    user: User,
+    #[serde(default)]
+    object_ref: ObjectRef,
+    #[serde(default)]
+    response_status: ResponseStatus,
+    #[serde(rename = "requestURI")]
+    request_uri: String,
+}
+
+#[derive(Deserialize)]
+struct User {
+    #[serde(default)]
+    username: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct ObjectRef {
+    resource: String,
+    subresource: String,
+    namespace: String,
+    name: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct ResponseStatus {
+    code: u16,
+}
+
+/// The writes of the users whose name starts with `user_prefix`, oldest first.
+///
+/// # Errors
+/// When the log cannot be read or holds something that is no audit event.
+pub fn writes(log: &Path, user_prefix: &str) -> anyhow::Result<Vec<Write>> {
+    let text = std::fs::read_to_string(log).with_context(|| format!("cannot read {}", log.display()))?;
+    let mut writes = Vec::new();
+    // The last line may still be being written.
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    for line in whole.lines() {
+        let event: Event = serde_json::from_str(line).with_context(|| format!("no audit event: {line}"))?;
+        if event.user.username.starts_with(user_prefix) {
+            writes.push(Write::from(event));
+        }
+    }
+    Ok(writes)
+}
+
+impl From<Event> for Write {
+    fn from(event: Event) -> Self {
+        let object = event.object_ref;
+        let resource = if object.subresource.is_empty() {
+            object.resource
+        } else {
+            format!("{}/{}", object.resource, object.subresource)
+        };
+        Self {
+            user: event.user.username,
+            verb: event.verb,
+            resource,
+            namespace: object.namespace,
+            name: object.name,
+            code: event.response_status.code,
+            dry_run: event.request_uri.contains("dryRun=All"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_whole_lines_of_the_wanted_user() {
+        let folder = std::env::temp_dir().join(format!("belay-audit-{}", std::process::id()));
+        let line = |user: &str, sub: &str| {
+            format!(
+                r#"{{"verb":"create","user":{{"username":"{user}"}},"requestURI":"/api/v1/x?dryRun=All","objectRef":{{"resource":"pods","subresource":"{sub}","namespace":"ns","name":"web"}},"responseStatus":{{"code":429}}}}"#
+            )
+        };
+        let text = [line("alice", "eviction"), line("bob", ""), r#"{"verb":"cre"#.to_owned()].join("\n");
+        std::fs::write(&folder, text).unwrap();
+        let read = writes(&folder, "ali");
+        std::fs::remove_file(&folder).unwrap();
+        let expected = Write {
+            user: "alice".into(),
+            verb: "create".into(),
+            resource: "pods/eviction".into(),
+            namespace: "ns".into(),
+            name: "web".into(),
+            code: 429,
+            dry_run: true,
+        };
+        assert_eq!(read.unwrap(), [expected]);
+    }
+}

@@ -1,0 +1,235 @@
+//! The volumes of a pod, as folders of this machine.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use futures::StreamExt as _;
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, KeyToPath, Secret, ServiceAccount, ServiceAccountTokenProjection, Volume, VolumeProjection,
+};
+use kube::api::PostParams;
+use kube::runtime::watcher;
+use kube::{Api, ResourceExt as _};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::container::Playing;
+use super::environment::{Mounts, field_of};
+use crate::watching::{Change, changes};
+
+/// A token lasts as long as any test cluster, so that it need not be rotated; it ends with its pod anyway.
+const TOKEN_SECONDS: i64 = 24 * 3600;
+
+type Files = BTreeMap<String, Vec<u8>>;
+
+/// The volumes of one container, kept current while this lives.
+#[derive(Debug, Default)]
+pub(super) struct Volumes {
+    pub(super) mounts: Mounts,
+    _refreshers: Vec<AbortOnDropHandle<()>>,
+}
+
+/// Makes every volume that the container mounts.
+///
+/// # Errors
+/// When an object that a volume is made from does not exist (yet), or a volume is of a kind that is not played.
+pub(super) async fn prepare(playing: &Playing, folder: &Path) -> anyhow::Result<Volumes> {
+    let mut prepared = Volumes::default();
+    let volumes = playing.pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref());
+    for mount in playing.spec.volume_mounts.iter().flatten() {
+        let volume = volumes
+            .unwrap_or_default()
+            .iter()
+            .find(|volume| volume.name == mount.name)
+            .with_context(|| format!("the pod has no volume {}", mount.name))?;
+        let place = folder.join(&volume.name);
+        let files = files_of(playing, volume).await.with_context(|| format!("volume {}", volume.name))?;
+        replace_files(&place, &files)?;
+        prepared._refreshers.extend(keep_current(playing, volume, &place));
+        let mounted = mount.sub_path.as_ref().map_or_else(|| place.clone(), |path| place.join(path));
+        prepared.mounts.add(&mount.mount_path, mounted);
+    }
+    Ok(prepared)
+}
+
+async fn files_of(playing: &Playing, volume: &Volume) -> anyhow::Result<Files> {
+    if let Some(source) = &volume.config_map {
+        config_map(playing, &source.name, source.items.as_deref(), source.optional).await
+    } else if let Some(source) = &volume.secret {
+        let name = source.secret_name.clone().unwrap_or_default();
+        secret(playing, &name, source.items.as_deref(), source.optional).await
+    } else if let Some(source) = &volume.projected {
+        let mut files = Files::new();
+        for projection in source.sources.iter().flatten() {
+            files.extend(projected(playing, projection).await?);
+        }
+        Ok(files)
+    } else if volume.empty_dir.is_some() {
+        Ok(Files::new())
+    } else {
+        bail!("this kind of volume is not played by the node agent")
+    }
+}
+
+async fn projected(playing: &Playing, projection: &VolumeProjection) -> anyhow::Result<Files> {
+    if let Some(source) = &projection.service_account_token {
+        let token = token(playing, source).await.context("ServiceAccount token")?;
+        Ok(Files::from([(source.path.clone(), token.into_bytes())]))
+    } else if let Some(source) = &projection.config_map {
+        config_map(playing, &source.name, source.items.as_deref(), source.optional).await
+    } else if let Some(source) = &projection.secret {
+        secret(playing, &source.name, source.items.as_deref(), source.optional).await
+    } else if let Some(source) = &projection.downward_api {
+        let mut files = Files::new();
+        for item in source.items.iter().flatten() {
+            let field = item.field_ref.as_ref().context("only fieldRef is played by the node agent")?;
+            let value = field_of(&playing.pod, &field.field_path, playing)?;
+            files.insert(item.path.clone(), value.into_bytes());
+        }
+        Ok(files)
+    } else {
+        bail!("this kind of projection is not played by the node agent: {projection:?}")
+    }
+}
+
+/// A token of the pod's own ServiceAccount, bound to the pod: what the program may do is what the chart's RBAC says.
+async fn token(playing: &Playing, source: &ServiceAccountTokenProjection) -> anyhow::Result<String> {
+    let pod = &playing.pod;
+    let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.clone());
+    let account = account.unwrap_or_else(|| "default".to_owned());
+    let accounts: Api<ServiceAccount> = api(playing);
+    let request = TokenRequest {
+        spec: Some(TokenRequestSpec {
+            audiences: source.audience.clone().map(|audience| vec![audience]),
+            expiration_seconds: Some(TOKEN_SECONDS),
+            bound_object_ref: Some(BoundObjectReference {
+                api_version: Some("v1".into()),
+                kind: Some("Pod".into()),
+                name: pod.metadata.name.clone(),
+                uid: pod.metadata.uid.clone(),
+            }),
+            ..TokenRequestSpec::default()
+        }),
+        ..TokenRequest::default()
+    };
+    let answer = accounts
+        .create_token_request(&account, &PostParams::default(), &request)
+        .await
+        .with_context(|| format!("of {account}"))?;
+    let token = answer.status.and_then(|status| status.token);
+    token.context("the API server issued no token")
+}
+
+async fn config_map(
+    playing: &Playing,
+    name: &str,
+    items: Option<&[KeyToPath]>,
+    optional: Option<bool>,
+) -> anyhow::Result<Files> {
+    let found = api::<ConfigMap>(playing).get_opt(name).await?;
+    if found.is_none() && optional != Some(true) {
+        bail!("ConfigMap {name} does not exist");
+    }
+    Ok(select(found.map(config_map_files).unwrap_or_default(), items))
+}
+
+fn config_map_files(map: ConfigMap) -> Files {
+    let texts = map.data.into_iter().flatten().map(|(key, text)| (key, text.into_bytes()));
+    let binary = map.binary_data.into_iter().flatten().map(|(key, bytes)| (key, bytes.0));
+    texts.chain(binary).collect()
+}
+
+async fn secret(
+    playing: &Playing,
+    name: &str,
+    items: Option<&[KeyToPath]>,
+    optional: Option<bool>,
+) -> anyhow::Result<Files> {
+    let found = api::<Secret>(playing).get_opt(name).await?;
+    if found.is_none() && optional != Some(true) {
+        bail!("Secret {name} does not exist");
+    }
+    let data = found.and_then(|secret| secret.data).unwrap_or_default();
+    Ok(select(data.into_iter().map(|(key, bytes)| (key, bytes.0)).collect(), items))
+}
+
+fn api<K>(playing: &Playing) -> Api<K>
+where
+    K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope>,
+    K::DynamicType: Default,
+{
+    Api::namespaced(playing.host.client.clone(), &playing.pod.namespace().unwrap_or_default())
+}
+
+fn select(mut files: Files, items: Option<&[KeyToPath]>) -> Files {
+    match items {
+        None => files,
+        Some(items) => items.iter().filter_map(|item| Some((item.path.clone(), files.remove(&item.key)?))).collect(),
+    }
+}
+
+/// A ConfigMap volume follows its ConfigMap, as a kubelet's does, only sooner.
+fn keep_current(playing: &Playing, volume: &Volume, place: &Path) -> Option<AbortOnDropHandle<()>> {
+    let source = volume.config_map.clone()?;
+    let (maps, place): (Api<ConfigMap>, PathBuf) = (api(playing), place.to_owned());
+    let only = watcher::Config::default().fields(&format!("metadata.name={}", source.name));
+    Some(AbortOnDropHandle::new(tokio::spawn(async move {
+        let mut maps = std::pin::pin!(changes(maps, only));
+        while let Some(change) = maps.next().await {
+            if let Change::Applied(map) = change
+                && let Err(error) = replace_files(&place, &select(config_map_files(map), source.items.as_deref()))
+            {
+                tracing::error!("cannot refresh a volume: {error:#}");
+            }
+        }
+    })))
+}
+
+/// Makes the folder hold these files. Each appears whole or not at all, and an unchanged one is not touched.
+fn replace_files(folder: &Path, files: &Files) -> anyhow::Result<()> {
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    for (name, content) in files {
+        let path = folder.join(name);
+        if std::fs::read(&path).is_ok_and(|present| present == *content) {
+            continue;
+        }
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
+        }
+        let unfinished = path.with_extension("unfinished");
+        std::fs::write(&unfinished, content)
+            .and_then(|()| std::fs::rename(&unfinished, &path))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_written_whole_and_left_alone_when_unchanged() {
+        let folder = std::env::temp_dir().join(format!("belay-volumes-{}", std::process::id()));
+        let write = |content: &str| {
+            replace_files(&folder, &Files::from([("a/b.yaml".to_owned(), content.as_bytes().to_vec())])).unwrap();
+            let path = folder.join("a/b.yaml");
+            (std::fs::read_to_string(&path).unwrap(), std::fs::metadata(&path).unwrap().modified().unwrap())
+        };
+        let (first, written) = write("1");
+        assert_eq!(first, "1");
+        assert_eq!(write("1"), ("1".to_owned(), written));
+        assert_eq!(write("2").0, "2");
+        assert_eq!(std::fs::read_dir(folder.join("a")).unwrap().count(), 1, "no unfinished file is left");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn items_choose_and_rename_keys() {
+        let files = Files::from([("a".to_owned(), vec![1]), ("b".to_owned(), vec![2])]);
+        let item = KeyToPath { key: "a".into(), path: "x/y".into(), ..KeyToPath::default() };
+        assert_eq!(select(files.clone(), Some(&[item])), Files::from([("x/y".to_owned(), vec![1])]));
+        assert_eq!(select(files.clone(), None), files);
+    }
+}
