@@ -167,10 +167,10 @@ fn restart(
         from_revision: deployment.revision,
         ..hold.status.clone()
     };
-    let mut steps = held_event(deployment, hold);
-    if status != hold.status {
-        steps.insert(0, Action::UpdateHold { hold: hold_ref(hold), status });
-    }
+    // Written even where it says so already: the precondition on the hold's version keeps a controller that sees an
+    // old hold, and a newer Deployment, from a second restart.
+    let mut steps = vec![Action::UpdateHold { hold: hold_ref(hold), status }];
+    steps.extend(held_event(deployment, hold));
     steps.push(Action::PatchTemplate {
         deployment: deployment_ref(deployment),
         slot: Some(to.clone()),
