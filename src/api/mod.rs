@@ -33,3 +33,24 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
 pub fn crd_yaml(crd: &CustomResourceDefinition) -> Result<String, serde_saphyr::ser::Error> {
     serde_saphyr::to_string(crd)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn the_chart_carries_the_crds_of_these_types() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("charts/belay/files/crds");
+        for crd in crds() {
+            let file = folder.join(format!("{}.yaml", crd.spec.names.plural));
+            let expected = crd_yaml(&crd).unwrap();
+            if std::env::var_os("UPDATE_GOLDEN").is_some() {
+                std::fs::write(&file, &expected).unwrap();
+            }
+            let found = std::fs::read_to_string(&file).unwrap_or_default();
+            assert_eq!(found, expected, "{} differs; run the test once with UPDATE_GOLDEN=1", file.display());
+        }
+    }
+}
