@@ -106,7 +106,7 @@ fn open(
         _ => {}
     }
     if record.is_some_and(|record| record.rolled_back) {
-        // Written before the release, which was lost: what is at rest now is our own doing, not somebody's.
+        // What the workload goes back to now is our own doing, not somebody's.
         let outcome = if now >= hold.spec.deadline { Outcome::Expired } else { Outcome::Failed };
         return release(hold, outcome, "the handover failed; the pod template was put back".to_owned(), now);
     }
@@ -260,8 +260,17 @@ fn failed(
         .iter()
         .map(|one| HandoverRecord { rolled_back: one.rolled_back || one.victim == record.victim, ..one.clone() })
         .collect();
+    // The hold is written first, for its version's sake: one that is over by now must not take the template back. The
+    // release comes with the next look, which sees the record.
+    let status = HoldStatus {
+        phase: Phase::Active,
+        reason: "RollingBack".to_owned(),
+        message: format!("{why}; putting the pod template back"),
+        ..hold.status.clone()
+    };
     let note = format!("Putting the pod template back: {why}");
-    let mut steps = vec![
+    vec![
+        Action::UpdateHold { hold: hold_ref(hold), status },
         Action::PatchTemplate {
             deployment: deployment_ref(deployment),
             slot: record.from.clone(),
@@ -269,9 +278,7 @@ fn failed(
             field_manager: protection.settings.field_manager.clone(),
         },
         event(hold, deployment, true, "HandoverRolledBack", "RollBack", note),
-    ];
-    steps.extend(release(hold, outcome, format!("{why}; the pod template was put back"), now));
-    steps
+    ]
 }
 
 /// Releases the victim, for ever.
