@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use anyhow::ensure;
-use belay_e2e::world::{Namespace, test_with_belay};
+use anyhow::{Context as _, ensure};
+use belay_e2e::world::{Namespace, PodInfo, test_with_belay};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::json;
 
-use crate::support::{SOON, events, hold_in_phase, policy, restarts};
+use crate::support::{SOON, events, evict, evict_until_it_passes, hold_in_phase, holds, policy, protected, restarts};
 
 #[test]
 fn a_drain_is_held_until_the_replacement_serves_and_no_request_fails() {
@@ -14,6 +17,7 @@ fn a_drain_is_held_until_the_replacement_serves_and_no_request_fails() {
         let web = ns.web("web").ready_after(Duration::from_secs(3)).pre_stop(3).create().await?;
         web.available(SOON).await?;
         ns.apply(&policy("web", "")).await?;
+        protected(ns, "web").await?;
         let victim = web.only_pod().await?;
         let load = ns.load("web", 50).await?;
         load.ok(20, SOON).await?;
@@ -38,6 +42,244 @@ fn a_drain_is_held_until_the_replacement_serves_and_no_request_fails() {
             let count = events.iter().filter(|event| event.starts_with(reason)).count();
             ensure!(count == 1, "{reason} was told {count} times: {events:#?}");
         }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_recreate_workload_is_restarted_and_never_runs_twice() {
+    test_with_belay("recreate", async |ns: &Namespace| {
+        ns.nodes(2).await?;
+        let web = ns.web("web").recreate().ready_after(Duration::from_secs(1)).create().await?;
+        web.available(SOON).await?;
+        ns.apply(&policy("web", "")).await?;
+        protected(ns, "web").await?;
+        let victim = web.only_pod().await?;
+        let drain = ns.drain(&victim.node, &["--timeout=120s"]).await?;
+        while drain.is_running() {
+            let pods = web.pods().await?;
+            ensure!(pods.len() <= 1, "two copies exist: {pods:?}");
+        }
+        let exit = drain.exit(SOON).await?;
+        ensure!(exit.success() && exit.text().contains("belay: holding"), "{exit}");
+        let hold = hold_in_phase(ns, &victim, "Completed").await?;
+        ensure!(hold["status"]["outcome"] == "HandedOver", "{hold}");
+        ensure!(restarts(ns, "web").await? == 1);
+        ensure!(web.only_pod().await?.uid != victim.uid);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_replacement_counts_only_after_min_ready_seconds() {
+    test_with_belay("min-ready", async |ns: &Namespace| {
+        ns.nodes(2).await?;
+        let web = ns.web("web").min_ready_seconds(12).grace(20).create().await?;
+        web.available(SOON).await?;
+        ns.apply(&policy("web", "")).await?;
+        protected(ns, "web").await?;
+        let victim = web.only_pod().await?;
+        let drain = ns.drain(&victim.node, &["--timeout=120s"]).await?;
+        let mut leaving = None;
+        while drain.is_running() {
+            let pods = web.pods().await?;
+            leaving = pods.into_iter().find(|pod| pod.uid == victim.uid && pod.terminating).or(leaving);
+        }
+        let exit = drain.exit(SOON).await?;
+        ensure!(exit.success() && exit.text().contains("is not yet available (0/1, minReadySeconds 12)"), "{exit}");
+
+        // The API's own times: the deletion was asked for one grace period before the deletionTimestamp.
+        let asked = leaving.and_then(|pod| pod.pod.metadata.deletion_timestamp).context("the victim never left")?;
+        let asked = asked.0 - SignedDuration::from_secs(20);
+        let ready = ready_since(&web.only_pod().await?.pod).context("the replacement is not ready")?;
+        let served = asked.duration_since(ready);
+        ensure!(served >= SignedDuration::from_secs(11), "the victim went {served:#} after the replacement was ready");
+        Ok(())
+    });
+}
+
+/// When a pod became ready, in whole seconds.
+fn ready_since(pod: &Pod) -> Option<Timestamp> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let ready = conditions.iter().find(|condition| condition.type_ == "Ready" && condition.status == "True")?;
+    Some(ready.last_transition_time.as_ref()?.0)
+}
+
+#[test]
+fn a_workload_opts_in_by_its_annotation_alone() {
+    test_with_belay("annotation", async |ns: &Namespace| {
+        ns.nodes(2).await?;
+        let web = ns.web("web").annotation("belay.dev/handover", "Restart").create().await?;
+        web.available(SOON).await?;
+        let victim = web.only_pod().await?;
+        let drain = ns.drain(&victim.node, &["--timeout=120s"]).await?;
+        let exit = drain.exit(SOON).await?;
+        ensure!(exit.success() && exit.text().contains("belay: holding"), "{exit}");
+        let hold = hold_in_phase(ns, &victim, "Completed").await?;
+        ensure!(hold["status"]["outcome"] == "HandedOver", "{hold}");
+        Ok(())
+    });
+}
+
+#[test]
+fn two_drains_at_once_need_one_restart() {
+    test_with_belay("two-drains", async |ns: &Namespace| {
+        ns.nodes(2).await?;
+        let web = ns.web("web").ready_after(Duration::from_secs(2)).pre_stop(3).create().await?;
+        web.available(SOON).await?;
+        ns.apply(&policy("web", "")).await?;
+        protected(ns, "web").await?;
+        let victim = web.only_pod().await?;
+        let load = ns.load("web", 50).await?;
+        load.ok(20, SOON).await?;
+        let first = ns.drain(&victim.node, &["--timeout=120s"]).await?;
+        let second = ns.drain(&victim.node, &["--timeout=120s"]).await?;
+        for exit in [first.exit(SOON).await?, second.exit(SOON).await?] {
+            ensure!(exit.success(), "{exit}");
+        }
+        hold_in_phase(ns, &victim, "Completed").await?;
+        ensure!(holds(ns).await?.len() == 1 && restarts(ns, "web").await? == 1);
+        let served = load.stop().await;
+        ensure!(served.failed() == 0, "{served}");
+        Ok(())
+    });
+}
+
+#[test]
+fn all_workloads_of_a_node_are_handed_over_at_once_each_with_one_restart() {
+    test_with_belay("several", async |ns: &Namespace| {
+        let nodes = ns.nodes(1).await?;
+        let names = ["red", "green", "blue"];
+        for name in names {
+            let web = ns.web(name).ready_after(Duration::from_secs(2)).create().await?;
+            web.available(SOON).await?;
+            ns.apply(&policy(name, "")).await?;
+            protected(ns, name).await?;
+        }
+        ns.nodes(1).await?;
+        let node = nodes.first().context("no node")?;
+        let exit = ns.drain(node, &["--timeout=120s"]).await?.exit(SOON).await?;
+        ensure!(exit.success(), "{exit}");
+        for name in names {
+            ensure!(restarts(ns, name).await? == 1, "{name}");
+        }
+        ns.eventually("every hold is completed", SOON, async || {
+            let holds = holds(ns).await?;
+            let done = holds.iter().filter(|hold| hold["status"]["phase"] == "Completed").count();
+            ensure!(done == 3 && holds.len() == 3, "{holds:#?}");
+            Ok(())
+        })
+        .await
+    });
+}
+
+#[test]
+fn twenty_handovers_leave_two_replica_sets_of_ours() {
+    test_with_belay("twenty", async |ns: &Namespace| {
+        ns.nodes(3).await?;
+        let web = ns.web("web").grace(1).create().await?;
+        web.available(SOON).await?;
+        ns.apply(&policy("web", "")).await?;
+        protected(ns, "web").await?;
+        for round in 1..=20 {
+            let victim = web.only_pod().await?;
+            evict_until_it_passes(ns, &victim).await?;
+            ns.eventually(&format!("handover {round} is over"), SOON, async || {
+                let pod = web.only_pod().await?;
+                ensure!(pod.uid != victim.uid && web.pods().await?.len() == 1);
+                Ok(())
+            })
+            .await?;
+            web.available(SOON).await?;
+        }
+        ensure!(holds(ns).await?.len() == 20);
+        let sets = web.replica_sets().await?;
+        let ours = sets.iter().filter(|set| {
+            let template = set.spec.template.as_ref();
+            let meta = template.and_then(|template| template.metadata.as_ref());
+            meta.and_then(|meta| meta.annotations.as_ref()).is_some_and(|all| all.contains_key("belay.dev/restart"))
+        });
+        let ours = ours.count();
+        ensure!(ours == 2 && sets.len() == 3, "{ours} of {} ReplicaSets carry our annotation", sets.len());
+        Ok(())
+    });
+}
+
+#[test]
+fn a_replacement_is_kept_off_its_victims_node_though_that_stays_open() {
+    test_with_belay("uncordoned", async |ns: &Namespace| {
+        let nodes = ns.nodes(1).await?;
+        let home = nodes.first().cloned().context("no node")?;
+        let wish = json!({"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": {
+            "matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [home]}]}}]});
+        let web = ns
+            .web("web")
+            .edit(move |deployment| {
+                if let Some(spec) = deployment.spec.template.spec.as_mut() {
+                    let affinity = spec.affinity.get_or_insert_default();
+                    affinity.node_affinity = serde_json::from_value(wish).ok();
+                }
+            })
+            .create()
+            .await?;
+        web.available(SOON).await?;
+        ns.nodes(1).await?;
+        ns.apply(&policy("web", "")).await?;
+        protected(ns, "web").await?;
+        let victim = web.only_pod().await?;
+        evict_until_it_passes(ns, &victim).await?;
+        let replacement = ns.eventually("the replacement is alone", SOON, async || {
+            let pod = web.only_pod().await?;
+            ensure!(pod.uid != victim.uid);
+            Ok(pod)
+        });
+        let replacement: PodInfo = replacement.await?;
+        ensure!(replacement.node != victim.node, "the replacement is on its victim's node");
+        Ok(())
+    });
+}
+
+#[test]
+fn nothing_is_written_while_nothing_changes() {
+    test_with_belay("quiet", async |ns: &Namespace| {
+        ns.nodes(2).await?;
+        let web = ns.web("web").create().await?;
+        web.available(SOON).await?;
+        ns.apply(&policy("web", "")).await?;
+        protected(ns, "web").await?;
+        let victim = web.only_pod().await?;
+        evict_until_it_passes(ns, &victim).await?;
+        hold_in_phase(ns, &victim, "Completed").await?;
+        ns.eventually("the policy tells of the handover", SOON, async || {
+            let policy = ns.get("handoverpolicies.belay.dev", "web").await?;
+            ensure!(policy["status"]["lastHandover"]["victim"] == *victim.name, "{policy}");
+            Ok(())
+        })
+        .await?;
+        let written = || {
+            let all = ns.cluster().writes_by("system:serviceaccount:belay-system:")?;
+            anyhow::Ok(all.into_iter().filter(|write| write.namespace == ns.name()).collect::<Vec<_>>())
+        };
+        let before = written()?;
+        ensure!(!before.is_empty(), "the audit log lacks the writes of the handover itself");
+        ns.throughout("nothing is written", Duration::from_secs(15), async || {
+            let now = written()?;
+            ensure!(now.len() == before.len(), "written: {:?}", &now[before.len()..]);
+            Ok(())
+        })
+        .await
+    });
+}
+
+#[test]
+fn an_eviction_of_a_pod_of_no_concern_passes_at_once() {
+    test_with_belay("unprotected", async |ns: &Namespace| {
+        ns.nodes(1).await?;
+        let web = ns.web("web").create().await?;
+        web.available(SOON).await?;
+        let pod = web.only_pod().await?;
+        ensure!(evict(ns, &pod.name).await?.is_none());
+        ensure!(holds(ns).await?.is_empty());
         Ok(())
     });
 }

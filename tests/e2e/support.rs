@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use belay_e2e::world::{Namespace, PodInfo};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::EvictParams;
 use serde_json::Value;
 
 /// Long enough for anything that happens within seconds on an idle machine; the tests run beside each other on two
@@ -56,4 +59,51 @@ pub(crate) async fn events(ns: &Namespace, object: &str) -> anyhow::Result<Vec<S
     let about = all.iter().filter(|event| event["regarding"]["name"] == *object);
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     Ok(about.map(|event| format!("{}: {}", text(&event["reason"]), text(&event["note"]))).collect())
+}
+
+/// Asks for the eviction of a pod by its name, as a client that neither cordons nor retries.
+///
+/// Gives back the refusal's message where it is held, `None` where it passed (or the pod is gone).
+pub(crate) async fn evict(ns: &Namespace, pod: &str) -> anyhow::Result<Option<String>> {
+    let pods: Api<Pod> = ns.api();
+    match pods.evict(pod, &EvictParams::default()).await {
+        Ok(_) => Ok(None),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+        Err(kube::Error::Api(status)) if status.code == 429 => Ok(Some(status.message.clone())),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Asks for the eviction of a pod again and again until it passes.
+pub(crate) async fn evict_until_it_passes(ns: &Namespace, pod: &PodInfo) -> anyhow::Result<()> {
+    ns.eventually(&format!("the eviction of {} passes", pod.name), SOON, async || match evict(ns, &pod.name).await? {
+        None => Ok(()),
+        Some(refusal) => bail!("{refusal}"),
+    })
+    .await
+}
+
+/// Waits until Belay has seen the workload protected by the policy, so that the next eviction meets it.
+pub(crate) async fn protected(ns: &Namespace, policy: &str) -> anyhow::Result<()> {
+    condition(ns, policy, "Protected", "True", "Protected").await
+}
+
+/// Waits until a policy has this condition.
+pub(crate) async fn condition(
+    ns: &Namespace,
+    policy: &str,
+    kind: &str,
+    status: &str,
+    reason: &str,
+) -> anyhow::Result<()> {
+    ns.eventually(&format!("HandoverPolicy {policy} is {kind}={status} ({reason})"), SOON, async || {
+        let policy = ns.get("handoverpolicies.belay.dev", policy).await?;
+        let conditions = policy["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let found = conditions.iter().any(|condition| {
+            condition["type"] == *kind && condition["status"] == *status && condition["reason"] == *reason
+        });
+        ensure!(found, "its conditions are {conditions:?}");
+        Ok(())
+    })
+    .await
 }
