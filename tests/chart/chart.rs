@@ -9,7 +9,7 @@ use belay_e2e::programs::Programs;
 use serde_json::Value;
 
 /// The namespace of every render; not the chart's name, so that a name that should be a namespace shows.
-pub const NAMESPACE: &str = "belay-system";
+pub(crate) const NAMESPACE: &str = "belay-system";
 
 /// Set to rewrite what is generated instead of comparing it.
 const UPDATE: &str = "UPDATE_GOLDEN";
@@ -17,25 +17,25 @@ const UPDATE: &str = "UPDATE_GOLDEN";
 static HELM: LazyLock<PathBuf> = LazyLock::new(|| Programs::ensure().expect("Helm can be found or built").helm);
 
 /// The chart's folder.
-pub fn folder() -> PathBuf {
+pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/belay")
 }
 
 /// The text of one of the chart's files.
-pub fn read(name: &str) -> String {
+pub(crate) fn read(name: &str) -> String {
     let path = folder().join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()))
 }
 
 /// One of the chart's YAML files.
-pub fn read_yaml(name: &str) -> Value {
+pub(crate) fn read_yaml(name: &str) -> Value {
     parse(&read(name)).into_iter().next().unwrap_or_else(|| panic!("{name} is empty"))
 }
 
 /// Runs Helm with `values` on standard input, for a `-f -` among the arguments.
 ///
 /// Helm gets an empty home and no cluster: a render must not depend on either, as under Argo CD.
-pub fn helm(arguments: &[&str], values: &Value) -> Output {
+pub(crate) fn helm(arguments: &[&str], values: &Value) -> Output {
     let mut child = Command::new(&*HELM)
         .args(arguments)
         .env_clear()
@@ -53,7 +53,7 @@ pub fn helm(arguments: &[&str], values: &Value) -> Output {
 }
 
 /// The manifest of a release `belay` as text, or Helm's error.
-pub fn template(values: &Value, more: &[&str]) -> Result<String, String> {
+pub(crate) fn template(values: &Value, more: &[&str]) -> Result<String, String> {
     let folder = folder();
     let chart = folder.to_str().expect("the path is UTF-8");
     let mut arguments = vec!["template", "belay", chart, "--namespace", NAMESPACE, "-f", "-"];
@@ -67,57 +67,57 @@ pub fn template(values: &Value, more: &[&str]) -> Result<String, String> {
 }
 
 /// Every document of a YAML text; comments alone are none.
-pub fn parse(yaml: &str) -> Vec<Value> {
+pub(crate) fn parse(yaml: &str) -> Vec<Value> {
     let documents: Vec<Value> =
         serde_saphyr::from_multiple(yaml).unwrap_or_else(|error| panic!("not YAML: {error}\n{yaml}"));
     documents.into_iter().filter(|document| !document.is_null()).collect()
 }
 
 /// The objects of a rendered release.
-pub struct Objects(Vec<Value>);
+pub(crate) struct Objects(Vec<Value>);
 
 impl Objects {
     /// Renders the release `belay` with `values`.
-    pub fn render(values: &Value) -> Self {
+    pub(crate) fn render(values: &Value) -> Self {
         Self(parse(&template(values, &[]).unwrap_or_else(|error| panic!("{values}: {error}"))))
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Value> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Value> {
         self.0.iter()
     }
 
-    pub fn of_kind<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = &'a Value> + use<'a> {
+    pub(crate) fn of_kind<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = &'a Value> + use<'a> {
         self.iter().filter(move |object| object["kind"] == kind)
     }
 
     /// `kind/name` of every object, sorted.
-    pub fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = self.iter().map(name).collect();
         names.sort();
         names
     }
 
     /// The object, which must be there.
-    pub fn get(&self, kind: &str, name: &str) -> &Value {
+    pub(crate) fn get(&self, kind: &str, name: &str) -> &Value {
         self.iter()
             .find(|object| object["kind"] == kind && object["metadata"]["name"] == name)
             .unwrap_or_else(|| panic!("no {kind} {name} among {:?}", self.names()))
     }
 
     /// The configuration file that the program will read.
-    pub fn config(&self) -> Value {
+    pub(crate) fn config(&self) -> Value {
         let text = self.get("ConfigMap", "belay-config")["data"]["config.yaml"].as_str().expect("the file is text");
         parse(text).remove(0)
     }
 }
 
 /// `kind/name` of an object.
-pub fn name(object: &Value) -> String {
+pub(crate) fn name(object: &Value) -> String {
     format!("{}/{}", object["kind"].as_str().unwrap_or("?"), object["metadata"]["name"].as_str().unwrap_or("?"))
 }
 
 /// Compares a generated text with the file that holds it, or rewrites the file where that is asked for.
-pub fn assert_generated(path: &Path, expected: &str) {
+pub(crate) fn assert_generated(path: &Path, expected: &str) {
     if std::env::var_os(UPDATE).is_some() {
         std::fs::write(path, expected).unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
         return;

@@ -15,18 +15,18 @@ const END: &str = "\n<!-- /values -->\n";
 const FOR_PARENT_CHARTS: &[&str] = &["enabled", "global"];
 
 /// One documented value.
-pub struct Row {
+pub(crate) struct Row {
     /// Dotted path.
-    pub path: String,
-    pub default: Value,
-    pub description: String,
+    pub(crate) path: String,
+    pub(crate) default: Value,
+    pub(crate) description: String,
 }
 
 /// Every documented value, in the order of values.yaml: a key with a comment right above it.
 ///
 /// A key without a comment is a section, whose keys must be documented in turn; what is below a documented key is its
 /// default.
-pub fn rows() -> Vec<Row> {
+pub(crate) fn rows() -> Vec<Row> {
     let defaults = chart::read_yaml("values.yaml");
     let mut rows = Vec::new();
     let mut sections: Vec<String> = Vec::new();

@@ -5,6 +5,7 @@
 
 mod chart;
 mod documentation;
+mod live;
 mod matrix;
 mod policy;
 mod rbac;

@@ -3,13 +3,13 @@
 use serde_json::{Value, json};
 
 /// A set of values and what to call it.
-pub struct Case {
-    pub name: &'static str,
-    pub values: Value,
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) values: Value,
 }
 
 /// Every case, the defaults first.
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case { name: "defaults", values: json!({}) },
         Case { name: "eviction hold off", values: json!({ "evictionHold": { "enabled": false } }) },
@@ -19,7 +19,7 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// One replica of each and nothing around them, as on a laptop.
-pub fn small() -> Value {
+pub(crate) fn small() -> Value {
     let component = json!({
         "replicas": 1,
         "podDisruptionBudget": { "enabled": false },
@@ -86,7 +86,7 @@ fn admission() -> Value {
 }
 
 /// Every value changed from its default.
-pub fn everything() -> Value {
+pub(crate) fn everything() -> Value {
     let mut webhook = component("hook");
     webhook["port"] = json!(10250);
     webhook["hostNetwork"] = json!(true);

@@ -55,7 +55,8 @@ fn lint_is_clean() {
 #[test]
 fn the_default_render_is_the_golden_one() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("chart/golden/default.yaml");
-    chart::assert_generated(&golden, &rendered(&json!({})));
+    // Without the CRDs, which are golden files themselves.
+    chart::assert_generated(&golden, &rendered(&json!({ "crds": { "enabled": false } })));
 }
 
 #[test]
@@ -226,6 +227,19 @@ fn older_servers_are_refused_by_name() {
     }
 }
 
+/// The value with every float that is a whole number as an integer.
+fn whole_numbers(value: Value) -> Value {
+    match value {
+        Value::Number(number) => match number.as_f64() {
+            Some(float) if float.fract() == 0.0 => json!(float as i64),
+            _ => Value::Number(number),
+        },
+        Value::Array(items) => items.into_iter().map(whole_numbers).collect(),
+        Value::Object(map) => map.into_iter().map(|(key, value)| (key, whole_numbers(value))).collect(),
+        other => other,
+    }
+}
+
 #[test]
 fn crds_are_the_files_and_stay_unless_told_otherwise() {
     for (values, kept) in [(json!({}), true), (json!({ "crds": { "keep": false } }), false)] {
@@ -235,7 +249,9 @@ fn crds_are_the_files_and_stay_unless_told_otherwise() {
             let file = entry.expect("the entry can be read").file_name();
             let crd = chart::read_yaml(&format!("files/crds/{}", file.to_string_lossy()));
             let rendered = objects.get("CustomResourceDefinition", crd["metadata"]["name"].as_str().expect("a name"));
-            assert_eq!(rendered["spec"], crd["spec"], "{}", file.display());
+            // Helm writes 1.0 as 1, which is the same number.
+            let same = whole_numbers(rendered["spec"].clone()) == whole_numbers(crd["spec"].clone());
+            assert!(same, "the template changes {}", file.display());
             let policy = &rendered["metadata"]["annotations"]["helm.sh/resource-policy"];
             assert_eq!(policy == "keep", kept, "{}", file.display());
             count += 1;

@@ -1,0 +1,218 @@
+//! What a real API server and the real Helm make of the chart. No node is ever Ready here, so the pods stay Pending:
+//! what the program does is tested elsewhere, this is about the objects.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use belay_e2e::world::{self, Namespace};
+use k8s_openapi::ByteString;
+use serde_json::{Value, json};
+
+use crate::chart::{self, Objects};
+use crate::matrix;
+
+/// Every kind of object that the chart makes by default, and Secrets.
+const NAMESPACED: &str = "configmaps,deployments,networkpolicies,poddisruptionbudgets,rolebindings,roles,secrets,\
+                          serviceaccounts,services";
+const CLUSTER_SCOPED: &str = "clusterrolebindings,clusterroles,customresourcedefinitions,\
+                              mutatingwebhookconfigurations,validatingwebhookconfigurations";
+
+/// Kinds whose status controllers write; for the others even the resource version must not move.
+const WITH_STATUS: &[&str] = &["CustomResourceDefinition", "Deployment", "PodDisruptionBudget"];
+
+/// Runs Helm on the chart: `helm install belay CHART --namespace NS -f - MORE`.
+async fn helm(ns: &Namespace, action: &str, values: &Value, more: &[&str]) -> anyhow::Result<()> {
+    let folder = chart::folder();
+    let chart = folder.to_str().context("the path is not UTF-8")?;
+    let mut arguments = vec![action, "belay", chart, "--namespace", ns.name(), "-f", "-"];
+    arguments.extend(more);
+    ns.cluster().helm(arguments).stdin(&values.to_string()).ok().await?;
+    Ok(())
+}
+
+async fn items(ns: &Namespace, arguments: &[&str]) -> anyhow::Result<Vec<Value>> {
+    let text = ns.kubectl([&["get", "-o", "json"], arguments].concat()).ok().await?;
+    let list: Value = serde_json::from_str(&text)?;
+    Ok(list["items"].as_array().cloned().unwrap_or_default())
+}
+
+/// Every object of the release, by `kind/name`, as Helm left it: without what controllers add later.
+async fn objects(ns: &Namespace) -> anyhow::Result<BTreeMap<String, Value>> {
+    let label = ["-l", "app.kubernetes.io/instance=belay"];
+    let mut found = items(ns, &[&[NAMESPACED], &label[..]].concat()).await?;
+    found.extend(items(ns, &[&[CLUSTER_SCOPED], &label[..]].concat()).await?);
+    for object in &mut found {
+        let has_status = WITH_STATUS.iter().any(|kind| object["kind"] == *kind);
+        if let Some(map) = object.as_object_mut().filter(|_| has_status) {
+            map.remove("status");
+            let metadata = map["metadata"].as_object_mut().context("an object without metadata")?;
+            metadata.remove("resourceVersion");
+            if let Some(managers) = metadata.get_mut("managedFields").and_then(Value::as_array_mut) {
+                managers.retain(|manager| manager["subresource"] != "status");
+            }
+        }
+    }
+    Ok(found.into_iter().map(|object| (chart::name(&object), object)).collect())
+}
+
+/// Waits until the controllers have written what they write once.
+async fn settled(ns: &Namespace) -> anyhow::Result<()> {
+    let observed = async || {
+        for object in items(ns, &["deployments,poddisruptionbudgets"]).await? {
+            let observed = &object["status"]["observedGeneration"];
+            ensure!(*observed == object["metadata"]["generation"], "{} is not observed yet", chart::name(&object));
+        }
+        for crd in items(ns, &["customresourcedefinitions"]).await? {
+            let conditions = crd["status"]["conditions"].as_array().into_iter().flatten();
+            let established = conditions.into_iter().any(|one| one["type"] == "Established" && one["status"] == "True");
+            ensure!(established, "{} is not established yet", chart::name(&crd));
+        }
+        Ok(())
+    };
+    ns.eventually("controllers have seen every object", Duration::from_secs(30), observed).await
+}
+
+/// Writes the field that Belay's controller owns, as it does: with a field manager of its own, outside of Helm.
+async fn set_ca_bundles(ns: &Namespace) -> anyhow::Result<()> {
+    let certificates = ns.get("configmap", "kube-root-ca.crt").await?;
+    let bundle = certificates["data"]["ca.crt"].as_str().context("the cluster has a CA")?;
+    let bundle = ByteString(bundle.as_bytes().to_vec());
+    let patch = json!([{ "op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": bundle }]).to_string();
+    for kind in ["validatingwebhookconfiguration", "mutatingwebhookconfiguration"] {
+        let arguments = ["patch", kind, "belay", "--type=json", "--field-manager=belay-controller", "-p", &patch];
+        ns.kubectl(arguments).ok().await?;
+    }
+    Ok(())
+}
+
+/// What differs between two states of the release, for people.
+fn differences(before: &BTreeMap<String, Value>, after: &BTreeMap<String, Value>) -> Vec<String> {
+    let names = before.keys().chain(after.keys());
+    let changed = names.filter(|name| before.get(*name) != after.get(*name));
+    let mut texts: Vec<String> = changed
+        .map(|name| {
+            let text =
+                |objects: &BTreeMap<String, Value>| objects.get(name).map_or("absent".to_owned(), Value::to_string);
+            format!("{name}\n  was {}\n  is  {}", text(before), text(after))
+        })
+        .collect();
+    texts.dedup();
+    texts
+}
+
+#[test]
+fn upgrades_change_nothing_and_uninstalling_leaves_only_the_crds() {
+    world::test("chart", async |ns: &Namespace| {
+        helm(ns, "install", &json!({}), &[]).await?;
+        set_ca_bundles(ns).await?;
+        settled(ns).await?;
+        let installed = objects(ns).await?;
+        let mut expected = Objects::render(&json!({})).names();
+        expected.retain(|name| !name.starts_with("Namespace/"));
+        ensure!(installed.keys().eq(&expected), "{:?} instead of {expected:?}", installed.keys());
+
+        // Twice as Helm 4 does it, by server-side apply, and once as Helm 3 does, by a three-way merge.
+        for more in [&[][..], &[], &["--server-side=false"]] {
+            helm(ns, "upgrade", &json!({}), more).await?;
+            let changed = differences(&installed, &objects(ns).await?);
+            ensure!(changed.is_empty(), "upgrade {more:?} changed\n{}", changed.join("\n"));
+        }
+        let mut manifests = Vec::new();
+        for revision in ["1", "2", "3", "4"] {
+            manifests.push(
+                ns.cluster().helm(["get", "manifest", "belay", "-n", ns.name(), "--revision", revision]).ok().await?,
+            );
+        }
+        ensure!(manifests.iter().all(|manifest| *manifest == manifests[0]), "the revisions' manifests differ");
+
+        // Off and on again: what the capability brought goes and comes back.
+        helm(ns, "upgrade", &json!({ "evictionHold": { "enabled": false } }), &[]).await?;
+        let off = Objects::render(&json!({ "evictionHold": { "enabled": false } })).names();
+        let left: Vec<String> = objects(ns).await?.into_keys().collect();
+        ensure!(left == off, "{left:?} instead of {off:?}");
+        helm(ns, "upgrade", &json!({}), &[]).await?;
+
+        ns.apply(POLICY).await?;
+        ns.cluster().helm(["uninstall", "belay", "-n", ns.name(), "--wait"]).ok().await?;
+        let left: Vec<String> = objects(ns).await?.into_keys().collect();
+        ensure!(left == KEPT, "{left:?} are left");
+        let in_namespace = items(ns, &[NAMESPACED]).await?;
+        let in_namespace: Vec<String> = in_namespace.iter().map(chart::name).collect();
+        ensure!(in_namespace == ["ConfigMap/kube-root-ca.crt", "ServiceAccount/default"], "{in_namespace:?} are left");
+        ns.get("handoverpolicy", "web").await.context("the user's policy is kept with its CRD")?;
+
+        // A later installation takes the kept ones over, and may be told to take them with it.
+        let values = json!({ "crds": { "keep": false } });
+        helm(ns, "install", &values, &[]).await?;
+        ns.get("handoverpolicy", "web").await?;
+        ns.cluster().helm(["uninstall", "belay", "-n", ns.name(), "--wait"]).ok().await?;
+        let left: Vec<String> = objects(ns).await?.into_keys().collect();
+        ensure!(left.is_empty(), "{left:?} are left");
+        Ok(())
+    });
+}
+
+const KEPT: [&str; 2] =
+    ["CustomResourceDefinition/evictionholds.belay.dev", "CustomResourceDefinition/handoverpolicies.belay.dev"];
+
+const POLICY: &str = "
+apiVersion: belay.dev/v1alpha1
+kind: HandoverPolicy
+metadata:
+  name: web
+spec:
+  targetRef:
+    kind: Deployment
+    name: web
+";
+
+#[test]
+fn the_api_server_knows_every_field_that_any_option_makes() {
+    world::test("chart-fields", async |ns: &Namespace| {
+        for case in matrix::cases() {
+            let mut values = case.values;
+            // A name of its own keeps it apart from another test's release; the PodMonitor's kind is not served here.
+            values["fullnameOverride"] = json!("strict");
+            values["podMonitor"] = json!({ "enabled": false });
+            let manifest = chart::template(&values, &["--namespace", ns.name()]).map_err(anyhow::Error::msg)?;
+            let as_helm = ["apply", "--server-side", "--force-conflicts"];
+            let arguments = [&as_helm[..], &["--dry-run=server", "--validate=strict", "-f", "-"]].concat();
+            let exit = ns.kubectl(arguments).stdin(&manifest).output().await?;
+            ensure!(exit.success(), "{}: {exit}", case.name);
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_namespace_of_the_restricted_standard_admits_the_pods() {
+    world::test("chart-restricted", async |ns: &Namespace| {
+        let level = "pod-security.kubernetes.io/enforce=restricted";
+        ns.cluster().kubectl(["label", "namespace", ns.name(), level]).ok().await?;
+        for values in [json!({}), matrix::small()] {
+            for deployment in Objects::render(&values).of_kind("Deployment") {
+                let mut spec = deployment["spec"]["template"]["spec"].clone();
+                // The chart's own account is not installed here.
+                spec["serviceAccountName"] = json!("default");
+                let mut pod =
+                    json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "belay" }, "spec": spec });
+                let admitted = create(ns, &pod).await?;
+                ensure!(admitted.is_ok(), "{}: {admitted:?}", chart::name(deployment));
+
+                pod["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"] = json!(true);
+                let refused = create(ns, &pod).await?;
+                let complaint = refused.err().unwrap_or_default();
+                ensure!(complaint.contains("violates PodSecurity"), "the namespace admits anything: {complaint}");
+            }
+        }
+        Ok(())
+    });
+}
+
+/// Whether the API server would create the object, and what it says if not.
+async fn create(ns: &Namespace, object: &Value) -> anyhow::Result<Result<(), String>> {
+    let arguments = ["create", "--dry-run=server", "-f", "-"];
+    let exit = ns.kubectl(arguments).stdin(&object.to_string()).output().await?;
+    Ok(if exit.success() { Ok(()) } else { Err(exit.to_string()) })
+}
