@@ -1,4 +1,7 @@
 //! Tests of the harness itself, on the real control plane: what the other end-to-end tests take for granted.
 
+mod instances;
 mod nodes;
+mod programs;
 mod serving;
+mod webhooks;

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::process::{self, Process, Signal, Spawner};
 
 /// How long a tool that is expected to end by itself may take before it is called hung.
-const OUTPUT_WITHIN: Duration = Duration::from_secs(300);
+const OUTPUT_WITHIN: Duration = Duration::from_mins(5);
 
 type OnLine = Arc<dyn Fn(&Line) + Send + Sync>;
 
@@ -276,7 +276,7 @@ impl Exit {
     /// What it wrote on standard output.
     pub fn stdout(&self) -> String {
         let lines = self.lines.iter().filter(|line| !line.stderr);
-        lines.map(|line| format!("{}\n", line.text)).collect()
+        lines.flat_map(|line| [line.text.as_str(), "\n"]).collect()
     }
 
     /// Everything it wrote, with times.

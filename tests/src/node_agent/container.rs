@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Container, Pod};
-use kube::ResourceExt as _;
+use kube::{Api, ResourceExt as _};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
@@ -140,6 +141,15 @@ impl Playing {
             Some("OnFailure") => exit_code != 0,
             _ => true,
         }
+    }
+
+    /// Objects of the pod's namespace.
+    pub(super) fn api<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<Scope = NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
+        Api::namespaced(self.host.client.clone(), &self.pod.namespace().unwrap_or_default())
     }
 
     /// Tells that the container runs, not yet Ready.

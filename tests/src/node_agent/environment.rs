@@ -8,8 +8,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
-use k8s_openapi::api::core::v1::{ConfigMap, EnvVar, EnvVarSource, Pod, Secret};
-use kube::{Api, ResourceExt as _};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{ConfigMap, EnvFromSource, EnvVar, EnvVarSource, Pod, Secret};
+use kube::ResourceExt as _;
 
 use super::container::Playing;
 
@@ -125,7 +126,9 @@ pub(super) async fn variables(
     let mut variables: BTreeMap<String, String> = defaults.iter().cloned().collect();
     variables.insert("HOSTNAME".into(), playing.pod.name_any());
     for source in playing.spec.env_from.iter().flatten() {
-        bail!("envFrom is not played by the node agent: {source:?}");
+        let prefix = source.prefix.clone().unwrap_or_default();
+        let values = values_of(playing, source).await.context("envFrom")?;
+        variables.extend(values.into_iter().map(|(key, value)| (format!("{prefix}{key}"), value)));
     }
     for variable in playing.spec.env.iter().flatten() {
         let value = value_of(playing, variable, &variables)
@@ -134,6 +137,23 @@ pub(super) async fn variables(
         variables.extend(value.map(|value| (variable.name.clone(), value)));
     }
     Ok(variables)
+}
+
+/// All values of a ConfigMap or a Secret.
+async fn values_of(playing: &Playing, source: &EnvFromSource) -> anyhow::Result<BTreeMap<String, String>> {
+    if let Some(from) = &source.config_map_ref {
+        let map = playing.api::<ConfigMap>().get_opt(&from.name).await?;
+        let data = map.map(|map| map.data.unwrap_or_default());
+        present(data, from.optional, &format!("ConfigMap {}", from.name)).map(Option::unwrap_or_default)
+    } else if let Some(from) = &source.secret_ref {
+        let secret = playing.api::<Secret>().get_opt(&from.name).await?;
+        let data = secret.map(|secret| secret.data.unwrap_or_default());
+        let data = present(data, from.optional, &format!("Secret {}", from.name))?.unwrap_or_default();
+        let text = |bytes: ByteString| String::from_utf8_lossy(&bytes.0).into_owned();
+        Ok(data.into_iter().map(|(key, value)| (key, text(value))).collect())
+    } else {
+        bail!("it names neither a ConfigMap nor a Secret")
+    }
 }
 
 async fn value_of(
@@ -148,26 +168,22 @@ async fn value_of(
 }
 
 async fn value_from(playing: &Playing, source: &EnvVarSource) -> anyhow::Result<Option<String>> {
-    let namespace = playing.pod.namespace().unwrap_or_default();
-    let client = &playing.host.client;
     if let Some(field) = &source.field_ref {
         return field_of(&playing.pod, &field.field_path, playing).map(Some);
     }
     if let Some(key) = &source.config_map_key_ref {
-        let api: Api<ConfigMap> = Api::namespaced(client.clone(), &namespace);
-        let value = api.get_opt(&key.name).await?.and_then(|map| map.data?.remove(&key.key));
+        let value = playing.api::<ConfigMap>().get_opt(&key.name).await?.and_then(|map| map.data?.remove(&key.key));
         return present(value, key.optional, &format!("key {} of ConfigMap {}", key.key, key.name));
     }
     if let Some(key) = &source.secret_key_ref {
-        let api: Api<Secret> = Api::namespaced(client.clone(), &namespace);
-        let value = api.get_opt(&key.name).await?.and_then(|secret| secret.data?.remove(&key.key));
+        let value = playing.api::<Secret>().get_opt(&key.name).await?.and_then(|secret| secret.data?.remove(&key.key));
         let value = value.map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned());
         return present(value, key.optional, &format!("key {} of Secret {}", key.key, key.name));
     }
     bail!("this kind of valueFrom is not played by the node agent: {source:?}")
 }
 
-fn present(value: Option<String>, optional: Option<bool>, what: &str) -> anyhow::Result<Option<String>> {
+fn present<T>(value: Option<T>, optional: Option<bool>, what: &str) -> anyhow::Result<Option<T>> {
     if value.is_none() && optional != Some(true) {
         bail!("{what} does not exist");
     }

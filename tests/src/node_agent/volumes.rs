@@ -9,9 +9,9 @@ use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, T
 use k8s_openapi::api::core::v1::{
     ConfigMap, KeyToPath, Secret, ServiceAccount, ServiceAccountTokenProjection, Volume, VolumeProjection,
 };
+use kube::Api;
 use kube::api::PostParams;
 use kube::runtime::watcher;
-use kube::{Api, ResourceExt as _};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::container::Playing;
@@ -27,7 +27,7 @@ type Files = BTreeMap<String, Vec<u8>>;
 #[derive(Debug, Default)]
 pub(super) struct Volumes {
     pub(super) mounts: Mounts,
-    _refreshers: Vec<AbortOnDropHandle<()>>,
+    refreshers: Vec<AbortOnDropHandle<()>>,
 }
 
 /// Makes every volume that the container mounts.
@@ -46,7 +46,7 @@ pub(super) async fn prepare(playing: &Playing, folder: &Path) -> anyhow::Result<
         let place = folder.join(&volume.name);
         let files = files_of(playing, volume).await.with_context(|| format!("volume {}", volume.name))?;
         replace_files(&place, &files)?;
-        prepared._refreshers.extend(keep_current(playing, volume, &place));
+        prepared.refreshers.extend(keep_current(playing, volume, &place));
         let mounted = mount.sub_path.as_ref().map_or_else(|| place.clone(), |path| place.join(path));
         prepared.mounts.add(&mount.mount_path, mounted);
     }
@@ -98,7 +98,7 @@ async fn token(playing: &Playing, source: &ServiceAccountTokenProjection) -> any
     let pod = &playing.pod;
     let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.clone());
     let account = account.unwrap_or_else(|| "default".to_owned());
-    let accounts: Api<ServiceAccount> = api(playing);
+    let accounts: Api<ServiceAccount> = playing.api();
     let request = TokenRequest {
         spec: Some(TokenRequestSpec {
             audiences: source.audience.clone().map(|audience| vec![audience]),
@@ -127,7 +127,7 @@ async fn config_map(
     items: Option<&[KeyToPath]>,
     optional: Option<bool>,
 ) -> anyhow::Result<Files> {
-    let found = api::<ConfigMap>(playing).get_opt(name).await?;
+    let found = playing.api::<ConfigMap>().get_opt(name).await?;
     if found.is_none() && optional != Some(true) {
         bail!("ConfigMap {name} does not exist");
     }
@@ -146,20 +146,12 @@ async fn secret(
     items: Option<&[KeyToPath]>,
     optional: Option<bool>,
 ) -> anyhow::Result<Files> {
-    let found = api::<Secret>(playing).get_opt(name).await?;
+    let found = playing.api::<Secret>().get_opt(name).await?;
     if found.is_none() && optional != Some(true) {
         bail!("Secret {name} does not exist");
     }
     let data = found.and_then(|secret| secret.data).unwrap_or_default();
     Ok(select(data.into_iter().map(|(key, bytes)| (key, bytes.0)).collect(), items))
-}
-
-fn api<K>(playing: &Playing) -> Api<K>
-where
-    K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope>,
-    K::DynamicType: Default,
-{
-    Api::namespaced(playing.host.client.clone(), &playing.pod.namespace().unwrap_or_default())
 }
 
 fn select(mut files: Files, items: Option<&[KeyToPath]>) -> Files {
@@ -172,7 +164,7 @@ fn select(mut files: Files, items: Option<&[KeyToPath]>) -> Files {
 /// A ConfigMap volume follows its ConfigMap, as a kubelet's does, only sooner.
 fn keep_current(playing: &Playing, volume: &Volume, place: &Path) -> Option<AbortOnDropHandle<()>> {
     let source = volume.config_map.clone()?;
-    let (maps, place): (Api<ConfigMap>, PathBuf) = (api(playing), place.to_owned());
+    let (maps, place): (Api<ConfigMap>, PathBuf) = (playing.api(), place.to_owned());
     let only = watcher::Config::default().fields(&format!("metadata.name={}", source.name));
     Some(AbortOnDropHandle::new(tokio::spawn(async move {
         let mut maps = std::pin::pin!(changes(maps, only));

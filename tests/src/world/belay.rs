@@ -1,5 +1,6 @@
 //! The real Belay: its program built from this work tree, its chart installed by real Helm on simulated nodes.
 
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -143,7 +144,7 @@ impl Belay {
             let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
             if name.starts_with(NAMESPACE) {
                 let text = std::fs::read(&file).unwrap_or_default();
-                logs.push_str(&format!("-------- {name}\n{}\n", String::from_utf8_lossy(&text)));
+                let _ = writeln!(logs, "-------- {name}\n{}", String::from_utf8_lossy(&text));
             }
         }
         logs

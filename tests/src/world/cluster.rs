@@ -128,6 +128,11 @@ impl Cluster {
         &self.0.parts.network
     }
 
+    /// The programs that the cluster was started from.
+    pub fn programs(&self) -> &Programs {
+        &self.0.parts.programs
+    }
+
     /// kubectl as cluster administrator.
     pub fn kubectl<S: AsRef<str>>(&self, args: impl IntoIterator<Item = S>) -> Tool {
         self.tool(&self.0.parts.programs.kubectl, args)

@@ -28,7 +28,7 @@ pub(super) const OWNER: &str = "test.belay.dev/namespace";
 const NODES_WITHIN: Duration = Duration::from_secs(30);
 
 /// How long the namespace of a finished test may take to go before its nodes are removed all the same.
-const CLEAN_UP_WITHIN: Duration = Duration::from_secs(60);
+const CLEAN_UP_WITHIN: Duration = Duration::from_mins(1);
 
 /// How often a namespace that is going is looked at; nobody waits for it.
 const CLEAN_UP_POLL: Duration = Duration::from_millis(500);

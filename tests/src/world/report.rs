@@ -55,8 +55,8 @@ async fn list(cluster: &Cluster, args: &[&str]) -> Option<String> {
     };
     let lines: Vec<&str> = exit.lines.iter().map(|line| line.text.as_str()).collect();
     // An API that is not installed, or no objects of it: not worth a line.
-    let nothing = |line: &&str| line.contains("doesn't have a resource type") || line.starts_with("No resources found");
-    if lines.is_empty() || lines.iter().any(|line| nothing(&line)) {
+    let nothing = |line: &str| line.contains("doesn't have a resource type") || line.starts_with("No resources found");
+    if lines.is_empty() || lines.iter().any(|line| nothing(line)) {
         return None;
     }
     let shown = lines.iter().skip(lines.len().saturating_sub(LISTED_LINES));
