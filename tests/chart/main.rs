@@ -8,6 +8,7 @@ mod documentation;
 mod live;
 mod matrix;
 mod policy;
+mod program;
 mod rbac;
 mod refusals;
 mod render;

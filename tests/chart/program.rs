@@ -1,0 +1,46 @@
+//! That chart and program speak of the same things: what the chart renders is read by the program's own code.
+
+use std::path::Path;
+use std::time::Duration;
+
+use belay::config::Config;
+use serde_json::json;
+
+use crate::chart::Objects;
+use crate::matrix;
+
+/// The configuration file of a render as the program reads it, unknown keys and contradictions refused.
+fn read(objects: &Objects) -> Config {
+    let text = objects.get("ConfigMap", "belay-config")["data"]["config.yaml"].as_str().expect("the file is text");
+    Config::parse(Path::new("/etc/belay/config.yaml"), text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+#[test]
+fn the_program_accepts_every_rendered_configuration() {
+    for case in matrix::cases().into_iter().filter(|case| case.name != "eviction hold off") {
+        read(&Objects::render(&case.values));
+    }
+}
+
+#[test]
+fn the_program_reads_what_the_values_say() {
+    let config = read(&Objects::render(&matrix::everything()));
+    assert!(config.eviction_hold.enabled);
+    assert_eq!(config.eviction_hold.history_ttl, Duration::from_secs(5400));
+    assert_eq!(config.eviction_hold.excluded_namespaces, ["istio-system", "123"]);
+    assert_eq!(config.eviction_hold.ignore_evictors, ["system:serviceaccount:argo-rollouts:*", "yes"]);
+    assert_eq!(config.eviction_hold.default_policy.namespaces, ["shop", "*"]);
+    assert_eq!(config.eviction_hold.default_policy.readiness_deadline_seconds, 120);
+    assert_eq!(config.writes_per_second, 50);
+    assert_eq!(config.leader_election.lease_duration, Duration::from_secs(20));
+}
+
+#[test]
+fn the_defaults_of_chart_and_program_are_the_same() {
+    let rendered = read(&Objects::render(&json!({})));
+    let required = "certs: { secretName: belay-ca, dnsNames: [belay-webhook.belay-system.svc] }\n\
+                    webhookConfigurations: { validating: belay, mutating: belay }\n\
+                    leaderElection: { leaseName: belay-controller }\n";
+    let own = Config::parse(Path::new("config.yaml"), required).expect("the rest has defaults");
+    assert_eq!(rendered, own);
+}
