@@ -116,7 +116,7 @@ fn open(
     }
     plan.wake(hold.spec.deadline);
     let at_rest = matches!(situation, Situation::Steady | Situation::Settling);
-    if at_rest && was_reverted(deployment, hold, restarted) {
+    if at_rest && was_reverted(deployment, hold, record) {
         let why = "somebody put the pod template back, which took the replacement away; not fighting over it";
         return release(hold, Outcome::Reverted, why.to_owned(), now);
     }
@@ -131,10 +131,11 @@ fn open(
     wait(deployment, hold, victim, record, &situation, now)
 }
 
-/// The template was changed after our restart (or after we were about to restart) and the victim's revision is
-/// the newest again.
-fn was_reverted(deployment: &DeploymentView, hold: &HoldView, restarted: bool) -> bool {
-    restarted || hold.status.from_revision.is_some_and(|from| deployment.revision != Some(from))
+/// The victim's revision is the newest again after our restart (or after we were about to restart): by the record,
+/// which is on the same object, or by the revision, which only grows. That the hold knows of a restart is not enough:
+/// this controller may see an older Deployment than the one who wrote the hold.
+fn was_reverted(deployment: &DeploymentView, hold: &HoldView, record: Option<&HandoverRecord>) -> bool {
+    record.is_some() || hold.status.from_revision.is_some_and(|from| deployment.revision > Some(from))
 }
 
 /// The victim is going or gone.
