@@ -75,7 +75,8 @@ fn pods_go_on_and_nodes_are_followed_through_a_restart_of_the_api_server() {
     let cluster = world::Cluster::start(world::Options::default()).unwrap();
     world::test_on(&cluster, "restart", async |ns: &Namespace| {
         ns.nodes(2).await?;
-        let web = ns.web("web").create().await?;
+        // One of the pods is deleted at the end, and endpoints follow only after it has begun to go.
+        let web = ns.web("web").pre_stop(1).create().await?;
         web.available(SOON).await?;
         let load = ns.load("web", 50).await?;
         load.ok(20, SOON).await?;

@@ -120,6 +120,29 @@ pub fn owned_octets() -> Vec<u8> {
         .collect()
 }
 
+/// Removes the work folders that nobody owns: what a machine that lost power, or a kill of every process, left behind.
+///
+/// # Errors
+/// When one cannot be removed.
+pub fn remove_leftovers() -> anyhow::Result<Vec<PathBuf>> {
+    let mut removed = Vec::new();
+    for octet in 1..=LAST_OCTET {
+        let folder = folder_of(octet);
+        // While this listener is held, nobody can start to use the folder.
+        let lock = TcpListener::bind((Ipv4Addr::new(127, octet, 0, 1), LOCK_PORT));
+        if lock.is_err() || !folder.is_dir() {
+            continue;
+        }
+        match std::fs::remove_dir_all(&folder) {
+            Ok(()) => removed.push(folder),
+            // Another user's.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
+            Err(error) => return Err(error).with_context(|| format!("cannot remove {}", folder.display())),
+        }
+    }
+    Ok(removed)
+}
+
 fn make_empty(folder: &Path) -> std::io::Result<()> {
     match std::fs::remove_dir_all(folder) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),

@@ -22,6 +22,7 @@ pub mod plain_http;
 pub mod process;
 pub mod programs;
 pub mod service_proxy;
+pub mod standing;
 pub mod tools;
 pub mod watching;
 pub mod world;

@@ -1,2 +1,39 @@
-//! Developer commands.
-fn main() {}
+//! Developer commands. `cargo xtask help` lists them.
+
+mod control_plane;
+mod demo;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Commands for people who work on Belay.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// A real Kubernetes control plane on this machine, with simulated nodes.
+    #[command(subcommand)]
+    ControlPlane(control_plane::Command),
+    /// Drain a node twice, without Belay and with it, and count the failed requests.
+    Demo(demo::DemoArgs),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::ControlPlane(command) => control_plane::run(&command),
+        Command::Demo(args) => demo::run(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

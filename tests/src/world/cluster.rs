@@ -16,7 +16,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::{OnceCell, oneshot};
 
 use super::belay::Belay;
-use super::namespace::Namespace;
+use super::namespace::{self, Namespace};
 use super::{report, waiting};
 use crate::audit;
 use crate::control_plane::{ControlPlane, Identity, Options};
@@ -173,6 +173,14 @@ impl Cluster {
         })
         .await?;
         Ok(Namespace::new(self.clone(), name))
+    }
+
+    /// Adds simulated nodes that take any pod.
+    ///
+    /// # Errors
+    /// When they do not become Ready.
+    pub async fn add_nodes(&self, names: &[String]) -> anyhow::Result<()> {
+        namespace::add_nodes(self, names, None).await
     }
 
     /// Installs the chart with these values on simulated nodes of its own, as a user would.
