@@ -142,7 +142,9 @@ fn was_reverted(deployment: &DeploymentView, hold: &HoldView, record: Option<&Ha
 fn went(workload: &Workload<'_>, hold: &HoldView, restarted: bool, now: Timestamp) -> Vec<Action> {
     let newest = workload.newest().and_then(|newest| newest.template_hash.as_deref());
     let old = &hold.spec.victim_hash;
-    let replaced = restarted || newest.is_some_and(|newest| !old.is_empty() && newest != old);
+    // With Recreate the victim may be seen to go before the restart is: the hold tells that it was about to be written.
+    let asked_for = restarted || hold.status.from_revision.is_some();
+    let replaced = asked_for || newest.is_some_and(|newest| !old.is_empty() && newest != old);
     let (outcome, message) = if now >= hold.spec.deadline && available_successor(workload, now).is_none() {
         (Outcome::Expired, "it went at its deadline, before a replacement was available")
     } else if replaced {
