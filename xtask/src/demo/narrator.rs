@@ -89,8 +89,8 @@ impl Narrator {
                 self.held += 1;
                 // The drainer says it every five seconds; here once is enough unless it is news.
                 if self.last_hold != refusal {
-                    self.tell(Who::Drainer, "is told to wait:");
-                    self.tell(Who::Belay, refusal);
+                    self.tell(Who::Drainer, "is told to wait");
+                    self.tell(Who::Belay, refusal.strip_prefix("belay: ").unwrap_or(refusal));
                 }
                 refusal.clone_into(&mut self.last_hold);
             } else if line.text.ends_with(" drained") || line.text.ends_with(" evicted") {
