@@ -1,0 +1,139 @@
+//! Whether an API server would accept what is served: readiness asks this, and a replica asks it
+//! before it switches to a new leaf.
+//!
+//! The caller of a webhook is Go's `crypto/tls`. Where it and rustls differ, this follows Go: the
+//! bundle is read as `x509.CertPool.AppendCertsFromPEM` reads it (what cannot be read is skipped),
+//! and an authority outside its own validity, or one that is no authority, anchors nothing (Go's
+//! `Certificate.isValid` checks roots too; webpki does not).
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use rustls::RootCertStore;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier as _;
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+
+use crate::cert::Certificate;
+use crate::resolver::provider;
+
+/// Why a caller would not accept the certificate.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum VerifyError {
+    /// The bundle holds no certificate at all.
+    #[error("its caBundle holds no certificate yet; the controller fills it in")]
+    NoCertificate,
+    /// The bundle holds text, but no usable authority.
+    #[error("its caBundle holds no certificate authority that is valid at {now}; the controller repairs it")]
+    NoAuthority {
+        /// The moment of the check.
+        now: Timestamp,
+    },
+    /// The name cannot be asked for.
+    #[error("{name:?} is not a DNS name or address; set certs.dnsNames")]
+    BadName {
+        /// The refused name.
+        name: String,
+    },
+    /// There is no leaf to check.
+    #[error("no serving certificate was signed yet")]
+    NoLeaf,
+    /// The chain does not verify.
+    #[error("the serving certificate does not verify against its caBundle: {reason}")]
+    Refused {
+        /// rustls' reason.
+        reason: String,
+    },
+}
+
+/// Whether `chain` (the leaf first) verifies for `name` (a DNS name or an address) at `now` for a
+/// client that trusts exactly `ca_bundle` (PEM).
+pub fn verify(chain: &[CertificateDer<'_>], ca_bundle: &[u8], name: &str, now: Timestamp) -> Result<(), VerifyError> {
+    let (leaf, intermediates) = chain.split_first().ok_or(VerifyError::NoLeaf)?;
+    let server_name = ServerName::try_from(name).map_err(|_| VerifyError::BadName { name: name.to_owned() })?;
+    let certificates = Certificate::readable_from_pem(ca_bundle);
+    if certificates.is_empty() {
+        return Err(VerifyError::NoCertificate);
+    }
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(
+        certificates
+            .iter()
+            .filter(|certificate| certificate.is_ca && certificate.validity.contains(now))
+            .map(|certificate| certificate.der().clone()),
+    );
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider()))
+        .build()
+        .map_err(|_| VerifyError::NoAuthority { now })?;
+    let seconds = u64::try_from(now.as_second()).unwrap_or(0);
+    let at = UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds));
+    verifier
+        .verify_server_cert(leaf, intermediates, &server_name, &[], at)
+        .map(drop)
+        .map_err(|error| VerifyError::Refused { reason: error.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+
+    use super::*;
+    use crate::ca::{CA_LIFETIME, Ca};
+    use crate::leaf::{Jitter, LEAF_LIFETIME, Leaf, LeafRequest};
+
+    const NAME: &str = "w.ns.svc";
+
+    fn day_one() -> Timestamp {
+        "2026-03-01T10:00:00Z".parse().unwrap()
+    }
+
+    fn ca(now: Timestamp) -> Ca {
+        Ca::generate("belay", now).unwrap()
+    }
+
+    fn leaf(ca: &Ca, now: Timestamp) -> Leaf {
+        let request = LeafRequest { dns_names: vec![NAME.into()], ips: vec![], jitter: Jitter::NONE };
+        Leaf::sign(ca, &request, now).unwrap()
+    }
+
+    #[test]
+    fn a_leaf_verifies_against_any_bundle_that_holds_its_authority() {
+        let (ours, other) = (ca(day_one()), ca(day_one()));
+        let leaf = leaf(&ours, day_one());
+        let (ours, other) = (ours.certificate().to_pem(), other.certificate().to_pem());
+        let damaged = other.replacen('M', "!", 1);
+        for bundle in [
+            ours.clone(),
+            format!("{other}{ours}"),
+            format!("{ours}{other}"),
+            format!("# a comment\n{}", ours.replace('\n', "\r\n")),
+            format!("{damaged}{ours}"),
+        ] {
+            verify(leaf.chain(), bundle.as_bytes(), NAME, day_one()).expect(&bundle);
+        }
+    }
+
+    #[test]
+    fn what_a_caller_would_refuse_is_refused_with_the_reason() {
+        let (ours, other) = (ca(day_one()), ca(day_one()));
+        let leaf = leaf(&ours, day_one());
+        let refused = |bundle: &str, name: &str, now| verify(leaf.chain(), bundle.as_bytes(), name, now).unwrap_err();
+        let (ours, other) = (ours.certificate().to_pem(), other.certificate().to_pem());
+        let self_as_root = Certificate::from_der(leaf.chain()[0].clone()).unwrap().to_pem();
+        let after = |by: SignedDuration| day_one().checked_add(by).unwrap();
+        let second = SignedDuration::from_secs(1);
+
+        assert_eq!(refused("", NAME, day_one()), VerifyError::NoCertificate);
+        assert_eq!(refused("Cg==", NAME, day_one()), VerifyError::NoCertificate);
+        let now = day_one();
+        assert_eq!(refused(&self_as_root, NAME, now), VerifyError::NoAuthority { now });
+        let now = after(CA_LIFETIME + second);
+        assert_eq!(refused(&ours, NAME, now), VerifyError::NoAuthority { now });
+        let text = |error: VerifyError| error.to_string();
+        assert!(text(refused(&other, NAME, day_one())).contains("UnknownIssuer"));
+        assert!(text(refused(&ours, "x.ns.svc", day_one())).contains("not valid for name"));
+        assert!(text(refused(&ours, NAME, after(LEAF_LIFETIME + second))).contains("expired"));
+        assert!(matches!(refused(&ours, "a b", day_one()), VerifyError::BadName { .. }));
+        assert_eq!(verify(&[], ours.as_bytes(), NAME, day_one()), Err(VerifyError::NoLeaf));
+    }
+}
