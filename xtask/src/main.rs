@@ -2,6 +2,8 @@
 
 mod control_plane;
 mod demo;
+mod test;
+mod workspace;
 
 use std::process::ExitCode;
 
@@ -22,12 +24,18 @@ enum Command {
     ControlPlane(control_plane::Command),
     /// Drain a node twice, without Belay and with it, and count the failed requests.
     Demo(demo::DemoArgs),
+    /// Run everything that has to pass: format, lints, unit and property tests, chart and end-to-end tests.
+    Test {
+        /// Only these stages, such as `format`, `lint`, `unit` or `harness`.
+        stages: Vec<String>,
+    },
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::ControlPlane(command) => control_plane::run(&command),
         Command::Demo(args) => demo::run(&args),
+        Command::Test { stages } => test::run(&stages),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,229 @@
+//! `cargo xtask test`: everything that has to pass, in the order in which a mistake is found soonest.
+//!
+//! One line a stage. What a stage writes goes to a log file and is shown when the stage fails, which ends the run.
+
+use std::fs::File;
+use std::io::{IsTerminal as _, Read as _, Seek as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use belay_e2e::programs::Programs;
+
+use crate::workspace;
+
+/// Set for everything that a run starts, so that what it leaves behind can be found by it.
+const RUN: &str = "BELAY_TEST_RUN";
+
+/// The width of the column of names.
+const NAMES: usize = 52;
+
+/// How long processes that were told to end may take to be gone.
+const GONE_WITHIN: Duration = Duration::from_secs(5);
+
+/// One step of the run.
+struct Stage {
+    /// What `cargo xtask test NAME` calls it.
+    name: String,
+    /// For people.
+    title: String,
+    work: Work,
+}
+
+enum Work {
+    /// A cargo command that has to succeed.
+    Cargo(Vec<String>),
+    /// ring must not be in the tree: aws-lc-rs is the one cryptography provider, and two of them panic at start-up.
+    NoRing,
+    /// The programs of the test cluster, built once.
+    Programs,
+}
+
+/// Runs all stages, or those that are named.
+pub(crate) fn run(only: &[String]) -> anyhow::Result<()> {
+    let all = stages()?;
+    let unknown = only.iter().find(|name| all.iter().all(|stage| stage.name != **name));
+    if let Some(unknown) = unknown {
+        let names: Vec<&str> = all.iter().map(|stage| stage.name.as_str()).collect();
+        bail!("there is no stage {unknown}; the stages are {}", names.join(", "));
+    }
+    let began = Instant::now();
+    let run = Run { id: format!("{}", std::process::id()), logs: workspace::target_folder()?.join("xtask") };
+    std::fs::create_dir_all(&run.logs).with_context(|| format!("cannot make {}", run.logs.display()))?;
+    for stage in all.iter().filter(|stage| only.is_empty() || only.contains(&stage.name)) {
+        run.stage(stage)?;
+    }
+    run.ensure_nothing_left()?;
+    println!("all passed in {}", seconds(began.elapsed()).trim());
+    Ok(())
+}
+
+fn stages() -> anyhow::Result<Vec<Stage>> {
+    let cargo = |name: &str, title: &str, args: &[&str]| Stage {
+        name: name.to_owned(),
+        title: title.to_owned(),
+        work: Work::Cargo(args.iter().map(|&arg| arg.to_owned()).collect()),
+    };
+    let lints = ["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"];
+    let mut stages = vec![
+        cargo("format", "the format of the code", &["fmt", "--all", "--check"]),
+        cargo("lint", "lints", &lints),
+        Stage { name: "ring".into(), title: "one cryptography provider".into(), work: Work::NoRing },
+        cargo("unit", "unit, property and documentation tests", &["test", "--workspace", "--exclude", "belay-e2e"]),
+        cargo("harness-unit", "unit tests of the harness", &["test", "--package", "belay-e2e", "--lib"]),
+        Stage { name: "programs".into(), title: "the test cluster's programs".into(), work: Work::Programs },
+    ];
+    // The harness comes first: where it fails, the others would fail for its reasons.
+    let mut targets = workspace::test_targets("belay-e2e")?;
+    targets.sort_by_key(|target| (target != "harness", target != "chart", target.clone()));
+    for target in targets {
+        let title = format!("on a real control plane: {target}");
+        stages.push(cargo(&target, &title, &["test", "--package", "belay-e2e", "--test", &target]));
+    }
+    Ok(stages)
+}
+
+struct Run {
+    id: String,
+    logs: PathBuf,
+}
+
+impl Run {
+    fn stage(&self, stage: &Stage) -> anyhow::Result<()> {
+        let began = Instant::now();
+        // The programs' own lines would come in between.
+        let terminal = std::io::stdout().is_terminal() && !matches!(stage.work, Work::Programs);
+        if terminal {
+            print!("{:NAMES$}", stage.title);
+            std::io::stdout().flush()?;
+        }
+        let outcome = match &stage.work {
+            Work::Cargo(args) => self.cargo(&stage.name, args),
+            Work::NoRing => no_ring(),
+            Work::Programs => Programs::ensure().map(|_| String::new()),
+        };
+        let verdict = match &outcome {
+            Ok(note) if note.is_empty() => seconds(began.elapsed()),
+            Ok(note) => format!("{}  {note}", seconds(began.elapsed())),
+            Err(_) => format!("failed after {}", seconds(began.elapsed())),
+        };
+        if terminal {
+            println!("{verdict}");
+        } else {
+            println!("{:NAMES$}{verdict}", stage.title);
+        }
+        outcome.map(drop).with_context(|| format!("stage {}", stage.name))
+    }
+
+    /// Runs cargo; the answer counts the tests, where there are any.
+    fn cargo(&self, stage: &str, args: &[String]) -> anyhow::Result<String> {
+        let path = self.logs.join(format!("{stage}.log"));
+        let mut log = File::options().create(true).truncate(true).read(true).write(true).open(&path)?;
+        let status = workspace::cargo()
+            .args(args)
+            .env(RUN, &self.id)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log.try_clone()?)
+            .status()
+            .context("cannot run cargo")?;
+        let mut text = Vec::new();
+        log.rewind()?;
+        log.read_to_end(&mut text)?;
+        let text = String::from_utf8_lossy(&text);
+        if !status.success() {
+            println!("{text}");
+            bail!("cargo {} failed; the log is {}", args.join(" "), path.display());
+        }
+        Ok(count_tests(&text))
+    }
+
+    /// A run leaves nothing running: every process that it started, and theirs, carries its mark.
+    fn ensure_nothing_left(&self) -> anyhow::Result<()> {
+        let began = Instant::now();
+        loop {
+            let left = marked_processes(&format!("{RUN}={}", self.id));
+            if left.is_empty() {
+                return Ok(());
+            }
+            ensure!(began.elapsed() < GONE_WITHIN, "these processes were left running: {}", left.join(", "));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+/// `12 tests`, from the summaries that libtest writes; empty where there are none.
+fn count_tests(log: &str) -> String {
+    let passed = log.lines().filter_map(|line| {
+        let summary = line.strip_prefix("test result: ok. ")?;
+        summary.split_once(" passed")?.0.parse::<u32>().ok()
+    });
+    match passed.sum::<u32>() {
+        0 => String::new(),
+        count => format!("{count} tests"),
+    }
+}
+
+fn no_ring() -> anyhow::Result<String> {
+    let mut tree = workspace::cargo();
+    let tree = tree.args(["tree", "--workspace", "--edges", "all", "--invert", "ring"]);
+    let output = tree.output().context("cannot run cargo")?;
+    let (found, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    ensure!(found.trim().is_empty(), "ring is in the tree, beside aws-lc-rs:\n{found}");
+    let absent = said.contains("did not match any packages");
+    ensure!(output.status.success() || absent, "cargo tree failed:\n{said}");
+    Ok(String::new())
+}
+
+/// Processes with this variable in their environment, as `number name`.
+fn marked_processes(variable: &str) -> Vec<String> {
+    let own = std::process::id().to_string();
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes
+        .map(|entry| entry.path())
+        .filter(|folder| is_marked(folder, variable))
+        .filter_map(|folder| {
+            let number = folder.file_name()?.to_string_lossy().into_owned();
+            let name = std::fs::read_to_string(folder.join("comm")).ok()?;
+            (number != own).then(|| format!("{number} {}", name.trim()))
+        })
+        .collect()
+}
+
+fn is_marked(process: &Path, variable: &str) -> bool {
+    // Processes of others cannot be read, and are none of ours.
+    let environment = std::fs::read(process.join("environ")).unwrap_or_default();
+    environment.split(|&byte| byte == 0).any(|entry| entry == variable.as_bytes())
+}
+
+fn seconds(elapsed: Duration) -> String {
+    format!("{:6.1} s", elapsed.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn tests_are_counted_over_all_summaries() {
+        let log =
+            "running 2 tests\ntest result: ok. 2 passed; 0 failed; 0 ignored\n\ntest result: ok. 40 passed; 0 failed";
+        assert_eq!(count_tests(log), "42 tests");
+        assert_eq!(count_tests("Checking belay"), "");
+    }
+
+    #[test]
+    fn a_process_is_found_by_its_mark() {
+        let mark = format!("{RUN}=test-of-{}", std::process::id());
+        let (name, value) = mark.split_once('=').unwrap();
+        assert_eq!(marked_processes(&mark), [] as [String; 0]);
+        let mut child = Command::new("sleep").arg("60").env(name, value).spawn().unwrap();
+        let found = marked_processes(&mark);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(found, [format!("{} sleep", child.id())]);
+    }
+}
