@@ -68,15 +68,14 @@ fn expand(rule: &Value, scope: &str) -> Rights {
 
 const WEBHOOK_CLUSTER: &[&str] = &["admissionregistration.k8s.io/validatingwebhookconfigurations[belay], \
      admissionregistration.k8s.io/mutatingwebhookconfigurations[belay]: get list watch"];
-const WEBHOOK_NAMESPACE: &[&str] = &["secrets[belay-ca]: get list watch", "secrets: create"];
+const WEBHOOK_NAMESPACE: &[&str] = &["secrets[belay-ca]: get list watch"];
 const CONTROLLER_CLUSTER: &[&str] = &["admissionregistration.k8s.io/validatingwebhookconfigurations[belay], \
      admissionregistration.k8s.io/mutatingwebhookconfigurations[belay]: get list watch patch"];
 const CONTROLLER_NAMESPACE: &[&str] = &[
-    "secrets[belay-ca]: get list watch update patch",
+    "secrets[belay-ca]: get list watch update",
     "secrets: create",
-    "coordination.k8s.io/leases[belay-controller]: get update patch watch",
+    "coordination.k8s.io/leases[belay-controller]: get update",
     "coordination.k8s.io/leases: create",
-    "apps/deployments[belay-webhook], apps/deployments[belay-controller]: get",
 ];
 const HOLD_READS: &[&str] = &[
     "pods, nodes, apps/deployments, apps/replicasets: get list watch",
@@ -85,10 +84,9 @@ const HOLD_READS: &[&str] = &[
 const HOLD_WEBHOOK_WRITES: &[&str] = &["belay.dev/evictionholds: create"];
 const HOLD_CONTROLLER_WRITES: &[&str] = &[
     "apps/deployments: patch",
-    "belay.dev/evictionholds: patch update delete",
-    "belay.dev/evictionholds/status, belay.dev/handoverpolicies/status: patch update",
-    "pods/eviction: create",
-    "events, events.k8s.io/events: create patch",
+    "belay.dev/evictionholds: delete",
+    "belay.dev/evictionholds/status, belay.dev/handoverpolicies/status: patch",
+    "events.k8s.io/events: create patch",
 ];
 
 #[test]

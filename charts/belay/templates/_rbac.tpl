@@ -1,6 +1,7 @@
 {{/*
-What each component may do. Base rules are needed by every installation; a capability's rules exist only while it is
-enabled. Whatever has a name known beforehand is granted by that name; `create` cannot be (RBAC knows no name then).
+What each component may do, and does: an unused right would be an open door. Certificates and leadership are needed
+whatever the capabilities; a capability's rules exist only while it is enabled. Whatever has a name known beforehand
+is granted by that name; `create` cannot be (RBAC knows no name then).
 */}}
 
 {{/* What the eviction hold reads, in both components: the decision is made from these. */}}
@@ -36,10 +37,6 @@ enabled. Whatever has a name known beforehand is granted by that name; `create` 
   resources: [secrets]
   resourceNames: [{{ include "belay.caSecretName" . }}]
   verbs: [get, list, watch]
-# The first replica to start makes the CA.
-- apiGroups: [""]
-  resources: [secrets]
-  verbs: [create]
 {{- end -}}
 
 {{- define "belay.rules.cluster.controller" -}}
@@ -56,41 +53,33 @@ enabled. Whatever has a name known beforehand is granted by that name; `create` 
   verbs: [patch]
 - apiGroups: [belay.dev]
   resources: [evictionholds]
-  verbs: [patch, update, delete]
+  verbs: [delete]
 - apiGroups: [belay.dev]
   resources: [evictionholds/status, handoverpolicies/status]
-  verbs: [patch, update]
-# A replacement that is stuck in Pending on a doomed node is made anew elsewhere.
-- apiGroups: [""]
-  resources: [pods/eviction]
-  verbs: [create]
+  verbs: [patch]
 # Events tell the owner of the workload, in the workload's namespace.
-- apiGroups: ["", events.k8s.io]
+- apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]
 {{- end }}
 {{- end -}}
 
 {{- define "belay.rules.namespace.controller" -}}
+# Makes the CA and renews it.
 - apiGroups: [""]
   resources: [secrets]
   resourceNames: [{{ include "belay.caSecretName" . }}]
-  verbs: [get, list, watch, update, patch]
+  verbs: [get, list, watch, update]
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create]
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   resourceNames: [{{ include "belay.leaseName" . }}]
-  verbs: [get, update, patch, watch]
+  verbs: [get, update]
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [create]
-# The owner of the CA Secret, which then goes when the release is uninstalled.
-- apiGroups: [apps]
-  resources: [deployments]
-  resourceNames: [{{ include "belay.webhookName" . }}, {{ include "belay.controllerName" . }}]
-  verbs: [get]
 {{- end -}}
 
 {{/* Both roles of a component and their bindings. */}}
