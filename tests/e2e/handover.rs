@@ -74,7 +74,7 @@ fn a_recreate_workload_is_restarted_and_never_runs_twice() {
 fn a_replacement_counts_only_after_min_ready_seconds() {
     test_with_belay("min-ready", async |ns: &Namespace| {
         ns.nodes(2).await?;
-        let web = ns.web("web").min_ready_seconds(12).grace(20).create().await?;
+        let web = ns.web("web").min_ready_seconds(12).create().await?;
         web.available(SOON).await?;
         ns.apply(&policy("web", "")).await?;
         protected(ns, "web").await?;
@@ -89,11 +89,15 @@ fn a_replacement_counts_only_after_min_ready_seconds() {
         ensure!(exit.success() && exit.text().contains("is not yet available (0/1, minReadySeconds 12)"), "{exit}");
 
         // The API's own times: the deletion was asked for one grace period before the deletionTimestamp.
-        let asked = leaving.and_then(|pod| pod.pod.metadata.deletion_timestamp).context("the victim never left")?;
-        let asked = asked.0 - SignedDuration::from_secs(20);
+        let meta = leaving.context("the victim never left")?.pod.metadata;
+        let grace = SignedDuration::from_secs(meta.deletion_grace_period_seconds.unwrap_or_default());
+        let asked = meta.deletion_timestamp.context("the victim never left")?.0 - grace;
         let ready = ready_since(&web.only_pod().await?.pod).context("the replacement is not ready")?;
         let served = asked.duration_since(ready);
-        ensure!(served >= SignedDuration::from_secs(11), "the victim went {served:#} after the replacement was ready");
+        ensure!(
+            served >= SignedDuration::from_secs(11),
+            "the victim went {served:#} after the replacement was ready: {asked}, {ready}"
+        );
         Ok(())
     });
 }
