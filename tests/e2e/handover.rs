@@ -287,3 +287,42 @@ fn an_eviction_of_a_pod_of_no_concern_passes_at_once() {
         Ok(())
     });
 }
+
+#[test]
+fn an_ignored_evictor_passes_where_others_are_held() {
+    test_with_belay("ignored", async |ns: &Namespace| {
+        ns.nodes(2).await?;
+        let web = ns.web("web").create().await?;
+        web.available(SOON).await?;
+        ns.apply(&policy("web", "ignoreEvictors: [\"system:serviceaccount:kube-system:*\", \"belay-*\"]")).await?;
+        protected(ns, "web").await?;
+        let pod = web.only_pod().await?;
+        // This client is the user `belay-admin`.
+        ensure!(evict(ns, &pod.name).await?.is_none());
+        ensure!(holds(ns).await?.is_empty() && restarts(ns, "web").await? == 0);
+        Ok(())
+    });
+}
+
+#[test]
+fn the_template_is_patched_under_the_field_manager_of_the_policy() {
+    test_with_belay("manager", async |ns: &Namespace| {
+        ns.nodes(2).await?;
+        let web = ns.web("web").create().await?;
+        web.available(SOON).await?;
+        ns.apply(&policy("web", "fieldManager: flux-client-side-apply")).await?;
+        protected(ns, "web").await?;
+        let victim = web.only_pod().await?;
+        evict_until_it_passes(ns, &victim).await?;
+        let fields = web.deployment().await?.metadata.managed_fields.unwrap_or_default();
+        let managers: Vec<_> = fields
+            .iter()
+            .filter(|entry| {
+                entry.fields_v1.as_ref().is_some_and(|fields| fields.0.to_string().contains("belay.dev/restart"))
+            })
+            .filter_map(|entry| entry.manager.clone())
+            .collect();
+        ensure!(managers == ["flux-client-side-apply"], "{managers:?}");
+        Ok(())
+    });
+}
