@@ -26,7 +26,7 @@ fn the_program_accepts_every_rendered_configuration() {
 fn the_program_reads_what_the_values_say() {
     let config = read(&Objects::render(&matrix::everything()));
     assert!(config.eviction_hold.enabled);
-    assert_eq!(config.eviction_hold.history_ttl, Duration::from_secs(5400));
+    assert_eq!(config.eviction_hold.history_ttl, Duration::from_mins(90));
     assert_eq!(config.eviction_hold.excluded_namespaces, ["istio-system", "123"]);
     assert_eq!(config.eviction_hold.ignore_evictors, ["system:serviceaccount:argo-rollouts:*", "yes"]);
     assert_eq!(config.eviction_hold.default_policy.namespaces, ["shop", "*"]);
