@@ -197,6 +197,8 @@ mod tests {
     use crate::testing::deployment;
     use crate::view::{IntOrPercent, Strategy};
 
+    type Case<'a> = (&'a str, Option<&'a str>, &'a [&'a PolicyView], &'a DefaultPolicy, Option<Source>);
+
     fn policy(name: &str, created: i64, by_name: bool) -> PolicyView {
         PolicyView {
             namespace: "shop".into(),
@@ -215,7 +217,7 @@ mod tests {
         let everywhere = DefaultPolicy { namespaces: vec!["*".into()], ..covering.clone() };
         let off = DefaultPolicy { enabled: false, ..covering.clone() };
         let one = policy("one", 1, true);
-        let table: &[(&str, Option<&str>, &[&PolicyView], &DefaultPolicy, Option<Source>)] = &[
+        let table: &[Case<'_>] = &[
             ("nothing said", None, &[], &off, None),
             ("a policy", None, &[&one], &off, Some(Source::Policy("one".into()))),
             ("a policy before the default", None, &[&one], &covering, Some(Source::Policy("one".into()))),

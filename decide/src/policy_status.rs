@@ -148,6 +148,8 @@ mod tests {
     use crate::testing::{deployment, protection};
     use crate::view::IntOrPercent;
 
+    type Case<'a> = (&'a str, Option<&'a str>, Vec<Target<'a>>, [(Option<bool>, &'a str); 3]);
+
     fn policy() -> PolicyView {
         PolicyView {
             namespace: "shop".into(),
@@ -175,7 +177,6 @@ mod tests {
             ..base()
         };
         let plain = base();
-        type Case<'a> = (&'a str, Option<&'a str>, Vec<Target<'a>>, [(Option<bool>, &'a str); 3]);
         let table: Vec<Case<'_>> = vec![
             (
                 "a surging single replica",
