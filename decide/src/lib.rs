@@ -19,4 +19,6 @@ pub mod steer;
 pub mod view;
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod testing;
