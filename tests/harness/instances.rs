@@ -113,6 +113,24 @@ fn a_component_that_dies_by_itself_is_reported_at_once() {
     assert!(began.elapsed() < SOON, "only after {:?}", began.elapsed());
 }
 
+#[test]
+fn options_reach_every_program() {
+    let cluster = Cluster::start(Options {
+        feature_gates: vec!["EvictionRequestAPI=true".into()],
+        runtime_config: vec!["lifecycle.k8s.io/v1alpha1=true".into()],
+        ..Options::default()
+    });
+    let resources = ["api-resources", "--api-group=lifecycle.k8s.io", "--output=name"];
+    let cluster = cluster.unwrap();
+    let listed = cluster.block_on(cluster.kubectl(resources).ok()).unwrap();
+    assert!(listed.contains("evictionrequests.lifecycle.k8s.io"), "{listed}");
+
+    let older = Options { emulated_version: Some("1.35".into()), ..Options::default() };
+    let older = Cluster::start(older).unwrap();
+    let version = older.block_on(older.kubectl(["get", "--raw", "/version"]).ok()).unwrap();
+    assert!(version.contains(r#""emulationMinor": "35""#), "{version}");
+}
+
 /// What there is of a cluster on this machine.
 struct Remains {
     octet: u8,

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use belay_e2e::world::{self, Namespace};
+use belay_e2e::world::{self, Namespace, PodInfo};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::json;
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -106,6 +107,25 @@ fn a_pod_serves_through_pre_stop_and_is_gone_before_its_grace_period_ends() {
         ensure!(took >= Duration::from_secs(2), "gone after {took:?}, before preStop was over");
         ensure!(took < Duration::from_secs(10), "gone only after {took:?}");
         ensure!(belay_e2e::plain_http::get(address, "/").await.is_err(), "it still serves");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_readiness_that_another_controller_took_away_is_put_back() {
+    world::test("put-back", async |ns: &Namespace| {
+        ns.nodes(1).await?;
+        let web = ns.web("web").create().await?;
+        web.available(SOON).await?;
+        let pod = web.only_pod().await?;
+        // What the node-lifecycle-controller writes when a node's heartbeat is missed.
+        let unready = Patch::Strategic(
+            json!({ "status": { "conditions": [{ "type": "Ready", "status": "False", "reason": "X" }] } }),
+        );
+        let pods = ns.api::<Pod>();
+        let written = pods.patch_status(&pod.name, &PatchParams::default(), &unready).await?;
+        ensure!(!PodInfo::from(written).ready, "the API server did not take it away");
+        ns.eventually("the pod to be Ready again", SOON, async || web.only_pod().await).await?;
         Ok(())
     });
 }

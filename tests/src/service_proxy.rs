@@ -260,9 +260,9 @@ mod tests {
             ("10.251.0.9:80", Err("no ready endpoints of Service ns/hook")),
             ("hook.ns.svc:443", Err("hook.ns.svc:443 is no IPv4 address with a port")),
         ] {
-            let routed = routes.route(target).map(|address| address.to_string());
-            let routed = routed.map_err(|unroutable| unroutable.to_string());
-            assert_eq!(routed.as_deref().map_err(String::as_str), expected, "{target}");
+            let reached = routes.route(target).map(|address| address.to_string());
+            let reached = reached.map_err(|unroutable| unroutable.to_string());
+            assert_eq!(reached.as_deref().map_err(String::as_str), expected, "{target}");
         }
     }
 }

@@ -182,7 +182,56 @@ impl Known {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::sync::Arc;
+
+    use http::{Request, Response};
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::client::Body;
+    use parking_lot::Mutex;
+    use serde_json::json;
+
     use super::*;
+
+    /// Answers lists with one ConfigMap and the starts of watches with 410 Gone, and notes what it was asked.
+    fn serve_gone(asked: &Mutex<Vec<&'static str>>, request: &Request<Body>) -> Response<Body> {
+        let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+        asked.lock().push(if is_watch { "watch" } else { "list" });
+        let (code, body) = if is_watch {
+            (
+                410,
+                json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 410, "reason": "Expired" }),
+            )
+        } else {
+            let item = json!({ "metadata": { "name": "a", "namespace": "ns", "uid": "1" } });
+            let metadata = json!({ "resourceVersion": "5" });
+            (200, json!({ "kind": "ConfigMapList", "apiVersion": "v1", "metadata": metadata, "items": [item] }))
+        };
+        let response = Response::builder().status(code).body(Body::from(body.to_string().into_bytes()));
+        response.expect("a response of fixed parts")
+    }
+
+    #[test]
+    fn a_watch_that_starts_too_late_begins_anew_with_a_list() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        runtime.block_on(async {
+            let note = asked.clone();
+            let service = tower::service_fn(move |request| {
+                let response = serve_gone(&note, &request);
+                async move { Ok::<_, Infallible>(response) }
+            });
+            let api: Api<ConfigMap> = Api::all(kube::Client::new(service, "default"));
+            let mut changes = std::pin::pin!(changes(api, watcher::Config::default()));
+            let mut synced = 0;
+            while synced < 2 {
+                if let Some(Change::Synced) = changes.next().await {
+                    synced += 1;
+                }
+            }
+        });
+        assert_eq!(*asked.lock(), ["list", "watch", "list"]);
+    }
 
     fn key(name: &str, uid: &str) -> Key {
         Key { namespace: "ns".into(), name: name.into(), uid: uid.into() }

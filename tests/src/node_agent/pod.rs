@@ -100,8 +100,11 @@ async fn play(host: Arc<Host>, mut updates: watch::Receiver<Arc<Pod>>, node: Ipv
         let current = updates.borrow_and_update().clone();
         let deadline = deadline_of(&current);
         stop.send_if_modified(|known: &mut Option<Instant>| shorten(known, deadline));
-        let now = clock::time();
-        writer.want(status::patch(&current, place, &states.snapshot(), over, &started, &mut transitions, &now));
+        let (states_now, now) = (states.snapshot(), clock::time());
+        writer.want(status::patch(&current, place, &states_now, over, &started, &mut transitions, &now));
+        if status::is_contradicted(&current, &states_now) {
+            writer.repeat();
+        }
         if over {
             writer.flush().await;
             wait_for_deletion(&mut updates).await;
@@ -210,6 +213,14 @@ impl StatusWriter {
             }
             changed
         });
+    }
+
+    /// Writes once more what is written already: somebody else has changed it, such as the node-lifecycle-controller
+    /// while the node's heartbeat was missed.
+    fn repeat(&self) {
+        if *self.settled.borrow() == *self.wanted.borrow() {
+            self.wanted.send_modify(|_| {});
+        }
     }
 
     /// Waits until the last wanted status is written, or can never be because the pod is gone.

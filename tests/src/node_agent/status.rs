@@ -106,6 +106,18 @@ pub(super) fn phase(states: &[ContainerState], over: bool) -> &'static str {
     }
 }
 
+fn are_ready(states: &[ContainerState]) -> bool {
+    !states.is_empty() && states.iter().all(|state| state.ready)
+}
+
+/// Whether the pod's object says otherwise than its containers whether it is Ready.
+pub(super) fn is_contradicted(pod: &Pod, states: &[ContainerState]) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let mut said =
+        conditions.filter(|condition| condition.type_ == "Ready").map(|condition| condition.status == "True");
+    said.any(|ready| ready != are_ready(states))
+}
+
 fn never_ran(state: &ContainerState) -> bool {
     matches!(state.phase, Phase::Waiting { .. }) && state.last.is_none()
 }
@@ -122,7 +134,7 @@ pub(super) fn patch(
     now: &Time,
 ) -> Value {
     let phase = phase(states, over);
-    let ready = !states.is_empty() && states.iter().all(|state| state.ready);
+    let ready = are_ready(states);
     let reason = match phase {
         "Succeeded" => Some("PodCompleted"),
         "Failed" => Some("PodFailed"),
@@ -239,6 +251,20 @@ mod tests {
             ("one failed", vec![ended(0), ended(3)], true, "Failed"),
         ] {
             assert_eq!(phase(&states, over), expected, "{why}");
+        }
+    }
+
+    #[test]
+    fn only_a_ready_condition_that_says_otherwise_contradicts() {
+        for (why, conditions, ready, expected) in [
+            ("nothing said", json!([]), true, false),
+            ("the same", json!([{ "type": "Ready", "status": "True" }]), true, false),
+            ("set to False by another", json!([{ "type": "Ready", "status": "False" }]), true, true),
+            ("set to True by another", json!([{ "type": "Ready", "status": "True" }]), false, true),
+            ("another condition", json!([{ "type": "PodScheduled", "status": "False" }]), true, false),
+        ] {
+            let pod: Pod = serde_json::from_value(json!({ "status": { "conditions": conditions } })).unwrap();
+            assert_eq!(is_contradicted(&pod, &[running(ready)]), expected, "{why}");
         }
     }
 
