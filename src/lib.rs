@@ -12,3 +12,6 @@ pub mod metrics;
 pub mod rate;
 pub mod settings;
 pub mod webhook;
+
+#[cfg(test)]
+mod docs_test;
