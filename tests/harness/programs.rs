@@ -101,6 +101,33 @@ fn a_program_is_told_what_its_pod_says() {
 }
 
 #[test]
+fn kubectl_shows_and_follows_a_programs_log() {
+    world::test("logs", async |ns: &Namespace| {
+        ns.nodes(1).await?;
+        play_shell(ns)?;
+        let script = "echo one; echo two; while [ ! -e go ]; do sleep 0.05; done; echo three";
+        let container = json!({ "name": "c", "image": "shell", "args": ["-c", script] });
+        create_pod(ns, "writer", json!({ "restartPolicy": "Never", "containers": [container] })).await?;
+        ns.eventually("two lines", SOON, async || {
+            let shown = ns.kubectl(["logs", "writer"]).ok().await?;
+            ensure!(shown == "one\ntwo\n", "{shown}");
+            Ok(())
+        })
+        .await?;
+        let following = ns.kubectl(["logs", "--follow", "--tail=1", "writer"]).start().await?;
+        following.line("two", SOON).await?;
+        let exec = ns.kubectl(["exec", "writer", "--", "true"]).output().await?;
+        ensure!(exec.text().contains("a simulated node serves logs and nothing else"), "{exec}");
+        let folder = ns.cluster().control_plane().folder().join("pods");
+        let uid = ns.api::<Pod>().get("writer").await?.metadata.uid.context("no UID")?;
+        std::fs::write(folder.join(uid).join("go"), "")?;
+        let exit = following.exit(SOON).await?;
+        ensure!(exit.success() && exit.stdout() == "two\nthree\n", "{exit}");
+        Ok(())
+    });
+}
+
+#[test]
 fn a_program_speaks_with_its_own_service_accounts_rights() {
     world::test("rights", async |ns: &Namespace| {
         ns.nodes(1).await?;

@@ -177,6 +177,8 @@ impl Layout {
             .arg(flag("service-account-signing-key-file", self.pki.service_account_key_file().display()))
             .arg(flag("service-cluster-ip-range", SERVICE_ADDRESSES))
             .arg("--authorization-mode=Node,RBAC")
+            // For `kubectl logs`: simulated nodes have no name that anybody resolves.
+            .arg("--kubelet-preferred-address-types=InternalIP")
             // On SIGTERM it ends watches after that; without it, it waits a minute for its watchers to go by themselves.
             .arg("--shutdown-watch-termination-grace-period=1s")
             .arg("--allow-privileged=true")

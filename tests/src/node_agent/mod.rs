@@ -11,6 +11,7 @@
 
 mod container;
 mod environment;
+mod kubelet;
 mod node;
 mod pod;
 mod probe;
@@ -59,6 +60,10 @@ struct Host {
     pods: PathBuf,
     /// Logs of pods' programs.
     logs: PathBuf,
+    /// Which logs are being written.
+    writers: kubelet::Writers,
+    /// What the nodes' own API is served with.
+    tls: Arc<rustls::ServerConfig>,
     /// Registered programs by the last element of the image's name.
     programs: RwLock<BTreeMap<String, Program>>,
 }
@@ -91,6 +96,8 @@ impl NodeAgent {
             authority: control_plane.authority(),
             pods: folder.join("pods"),
             logs: folder.join("logs/pods"),
+            writers: kubelet::Writers::default(),
+            tls: kubelet::tls()?,
             programs: RwLock::default(),
         });
         for made in [&host.pods, &host.logs] {

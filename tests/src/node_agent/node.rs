@@ -1,4 +1,4 @@
-//! One simulated Node: its status and its lease.
+//! One simulated Node: its status, its lease and its kubelet's API.
 //!
 //! The node-lifecycle-controller of the real controller-manager believes a Node while its Lease is renewed and removes
 //! the `not-ready` taint that every new Node carries once the Ready condition is true.
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::Host;
+use super::{Host, kubelet};
 use crate::clock;
 
 /// A kubelet's own figures: it renews its lease every 10 s, and the lease lasts 40 s.
@@ -34,12 +34,13 @@ pub(super) struct Worker {
     address: Ipv4Addr,
     host: Arc<Host>,
     latest: watch::Sender<Node>,
-    _tasks: [AbortOnDropHandle<()>; 2],
+    _tasks: [AbortOnDropHandle<()>; 3],
 }
 
 impl Worker {
     pub(super) fn start(host: Arc<Host>, node: Node) -> anyhow::Result<Self> {
         let address = host.network.allocate()?;
+        let kubelet = kubelet::serve(host.clone(), address)?;
         let uid = node.uid().unwrap_or_default();
         let lease = renew_lease(host.client.clone(), node.name_any(), uid.clone());
         let (latest, updates) = watch::channel(node);
@@ -49,7 +50,11 @@ impl Worker {
             address,
             host,
             latest,
-            _tasks: [AbortOnDropHandle::new(tokio::spawn(lease)), AbortOnDropHandle::new(tokio::spawn(status))],
+            _tasks: [
+                AbortOnDropHandle::new(tokio::spawn(lease)),
+                AbortOnDropHandle::new(tokio::spawn(status)),
+                kubelet,
+            ],
         })
     }
 
@@ -129,6 +134,7 @@ fn missing_status(node: &Node, address: Ipv4Addr) -> Option<Value> {
                 { "type": "InternalIP", "address": address.to_string() },
                 { "type": "Hostname", "address": node.name_any() },
             ],
+            "daemonEndpoints": { "kubeletEndpoint": { "Port": kubelet::PORT } },
             "conditions": [
                 condition("MemoryPressure", "False", "KubeletHasSufficientMemory"),
                 condition("DiskPressure", "False", "KubeletHasNoDiskPressure"),

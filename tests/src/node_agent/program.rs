@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 
 use super::container::Playing;
 use super::environment::{self, replace_listeners};
+use super::kubelet::Writing;
 use super::probe::{self, Verdict};
 use super::status::Ended;
 use super::volumes::{self, Volumes};
@@ -35,11 +36,19 @@ pub struct Program {
     pub environment: Vec<(String, String)>,
 }
 
+/// A running program, and what lasts as long as it runs.
+struct Started {
+    process: Process,
+    _volumes: Volumes,
+    _writing: Writing,
+}
+
 pub(super) async fn run(playing: &Playing, program: &Program) -> Ended {
-    let (process, _volumes) = tokio::select! {
+    let started = tokio::select! {
         started = start(playing, program) => started,
         ended = playing.end() => return ended,
     };
+    let Started { process, .. } = &started;
     playing.running();
     let (verdicts, mut inbox) = mpsc::unbounded_channel();
     let mut probes = std::pin::pin!(probe::watch(playing, verdicts));
@@ -52,11 +61,11 @@ pub(super) async fn run(playing: &Playing, program: &Program) -> Ended {
                 process.signal(Signal::TERM);
                 tokio::select! {
                     status = process.exited() => return ended(status),
-                    () = deadline.passed() => return kill(&process).await,
-                    () = &mut crash => return kill(&process).await,
+                    () = deadline.passed() => return kill(process).await,
+                    () = &mut crash => return kill(process).await,
                 }
             }
-            () = &mut crash => return kill(&process).await,
+            () = &mut crash => return kill(process).await,
             Some(verdict) = inbox.recv() => match verdict {
                 Verdict::Ready(ready) => playing.ready(ready),
                 Verdict::Kill(why) => {
@@ -82,7 +91,7 @@ fn ended(status: Option<ExitStatus>) -> Ended {
 }
 
 /// Starts the program, as soon as everything it needs is there.
-async fn start(playing: &Playing, program: &Program) -> (Process, Volumes) {
+async fn start(playing: &Playing, program: &Program) -> Started {
     loop {
         match try_start(playing, program).await {
             Ok(started) => return started,
@@ -94,7 +103,7 @@ async fn start(playing: &Playing, program: &Program) -> (Process, Volumes) {
     }
 }
 
-async fn try_start(playing: &Playing, program: &Program) -> anyhow::Result<(Process, Volumes)> {
+async fn try_start(playing: &Playing, program: &Program) -> anyhow::Result<Started> {
     let (pod, host) = (&playing.pod, &playing.host);
     let folder = host.pods.join(pod.uid().unwrap_or_default());
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -122,12 +131,13 @@ async fn try_start(playing: &Playing, program: &Program) -> anyhow::Result<(Proc
         write_kubeconfig(&kubeconfig, host.server, &host.authority, &namespace, &user)?;
         command.env("KUBECONFIG", kubeconfig);
     }
-    let log = host.log_file(&pod.namespace().unwrap_or_default(), &pod.name_any(), &playing.spec.name);
+    let path = host.log_file(&pod.namespace().unwrap_or_default(), &pod.name_any(), &playing.spec.name);
     let log = OpenOptions::new()
         .create(true)
         .append(true)
-        .open(&log)
-        .with_context(|| format!("cannot write {}", log.display()))?;
+        .open(&path)
+        .with_context(|| format!("cannot write {}", path.display()))?;
     command.stdin(Stdio::null()).stdout(log.try_clone().context("cannot copy a file handle")?).stderr(log);
-    Ok((host.spawner.spawn(command).await?, volumes))
+    let writing = host.writers.begin(path);
+    Ok(Started { process: host.spawner.spawn(command).await?, _volumes: volumes, _writing: writing })
 }
