@@ -61,14 +61,17 @@ impl Leadership {
 
     /// Leads until `span` after `since`: the moment *before* the renewal was sent, not when its answer came.
     fn lead(&self, since: Instant, span: Duration) {
+        // A lead that ran out before it was renewed is told as a new one: who watches has let go of things since.
+        let ran_out = !self.is_leader();
         let until = since.duration_since(self.started) + span;
         self.until.store(u64::try_from(until.as_millis()).unwrap_or(u64::MAX), Ordering::Release);
-        self.changes.send_if_modified(|leading| !std::mem::replace(leading, true));
+        self.changes.send_if_modified(|leading| !std::mem::replace(leading, true) || ran_out);
     }
 
-    fn follow(&self) {
+    /// Leads no more; true where that is news to those who watch.
+    fn follow(&self) -> bool {
         self.until.store(0, Ordering::Release);
-        self.changes.send_if_modified(|leading| std::mem::replace(leading, false));
+        self.changes.send_if_modified(|leading| std::mem::replace(leading, false))
     }
 }
 
@@ -153,18 +156,18 @@ impl Elector {
                 self.trouble = None;
             }
             Ok(Ok(false)) => {
-                if was_leading {
+                if self.leadership.follow() {
                     tracing::warn!(lease = %self.name, identity = %self.me, "another replica leads now");
                 }
-                self.leadership.follow();
                 self.trouble = None;
             }
             Ok(Err(error)) => self.troubled(describe(&error, &self.namespace, &self.name)),
             Err(_) => self.troubled("the API server does not answer".to_owned()),
         }
-        // A leader that fails to renew goes on until its deadline, which `is_leader` watches by itself.
-        if was_leading && !self.leadership.is_leader() {
-            self.leadership.follow();
+        // A leader that fails to renew goes on until its deadline, which `is_leader` watches by itself. It passes
+        // between two ticks as a rule, so what counts is not whether this tick began as the leader's.
+        if !self.leadership.is_leader() && self.leadership.follow() {
+            tracing::warn!(lease = %self.name, identity = %self.me, "not leading any more: the Lease was not renewed");
         }
     }
 
@@ -289,5 +292,20 @@ mod tests {
         leadership.lead(now, Duration::from_mins(1));
         leadership.follow();
         assert!(!leadership.is_leader());
+    }
+
+    #[test]
+    fn a_lead_that_ran_out_is_told_when_it_is_lost_and_when_it_is_taken_again() {
+        let leadership = Leadership::default();
+        let mut changes = leadership.changes();
+        let now = Instant::now();
+        leadership.lead(now, Duration::ZERO);
+        assert!(changes.has_changed().unwrap() && *changes.borrow_and_update(), "taken");
+        leadership.lead(now, Duration::from_mins(1));
+        assert!(changes.has_changed().unwrap() && *changes.borrow_and_update(), "ran out, and taken again");
+        leadership.lead(now, Duration::ZERO);
+        assert!(!changes.has_changed().unwrap(), "renewed in time");
+        assert!(leadership.follow() && !*changes.borrow_and_update(), "ran out");
+        assert!(!leadership.follow() && !changes.has_changed().unwrap(), "no news");
     }
 }

@@ -1,7 +1,8 @@
 //! The handover loop: looks at each workload with holds whenever something about it changes, or when its time
 //! has come, and performs what `decide::handover::reconcile` says.
 //!
-//! It keeps no state but when to look again. A new leader looks at every workload with holds once.
+//! It keeps no state but when to look again. A leader that is new, or did not lead for a while, looks at every
+//! workload with holds once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -59,26 +60,25 @@ impl Loop {
         if !synced(&self.health, &stop).await {
             return;
         }
-        self.index.touch_workloads_with_holds();
+        // Changes that were let go of while another led, or nobody.
+        let mut missed = true;
         loop {
             let sleep = until_next(&wakes);
             tokio::select! {
                 () = self.index.dirty().workloads_changed() => {}
                 () = tokio::time::sleep(sleep) => {}
-                _ = leadership.changed() => {
-                    let leading = *leadership.borrow_and_update();
-                    self.metrics.leading(leading);
-                    if leading {
-                        self.index.touch_workloads_with_holds();
-                    }
-                }
+                _ = leadership.changed() => self.metrics.leading(*leadership.borrow_and_update()),
                 () = stop.cancelled() => return,
             }
             if !self.leadership.is_leader() {
-                // Dirt gathers no dust: the next leader looks at everything anyway.
+                // Dirt gathers no dust: the next leader, be it this one again, looks at everything anyway.
                 self.index.dirty().take_workloads();
                 wakes.clear();
+                missed = true;
                 continue;
+            }
+            if std::mem::take(&mut missed) {
+                self.index.touch_workloads_with_holds();
             }
             let now = Clock::wall();
             let mut due: BTreeSet<_> = self.index.dirty().take_workloads();

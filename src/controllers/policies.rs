@@ -61,24 +61,25 @@ impl Loop {
         if !synced(&self.health, &stop).await {
             return;
         }
-        self.index.touch_policies();
         let mut again: BTreeSet<Box<str>> = BTreeSet::new();
+        // Changes that were let go of while another led, or nobody.
+        let mut missed = true;
         loop {
             let retry = if again.is_empty() { Duration::MAX } else { RETRY };
             tokio::select! {
                 () = self.index.dirty().policies_changed() => tokio::time::sleep(DEBOUNCE).await,
                 () = tokio::time::sleep(retry) => {}
-                _ = leadership.changed() => {
-                    if *leadership.borrow_and_update() {
-                        self.index.touch_policies();
-                    }
-                }
+                _ = leadership.changed() => {}
                 () = stop.cancelled() => return,
             }
             if !self.leadership.is_leader() {
                 self.index.dirty().take_policies();
                 again.clear();
+                missed = true;
                 continue;
+            }
+            if std::mem::take(&mut missed) {
+                self.index.touch_policies();
             }
             let mut due = self.index.dirty().take_policies();
             due.append(&mut again);
