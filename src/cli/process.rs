@@ -68,8 +68,12 @@ impl Process {
     }
 }
 
+/// What is not logged unless asked for by name: kube's client tells of every failed request before the caller does,
+/// which is ten lines a second while the API server is away. Each caller says it once, with what it was about.
+const QUIET: &str = "kube_client::client::builder=off";
+
 fn start_logging(args: &ServerArgs) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&args.log).with_context(|| {
+    let filter = EnvFilter::try_new(format!("{QUIET},{}", args.log)).with_context(|| {
         format!("BELAY_LOG: {:?} is not a log filter; write one like info or info,belay=debug", args.log)
     })?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(std::io::stderr);
