@@ -228,6 +228,56 @@ fn every_metric_is_explained_and_no_other() {
     assert_eq!(documented, served, "the table of metrics in {OPERATIONS_PAGE}");
 }
 
+/// Rust files below a folder, but for tests.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).expect("a folder").filter_map(|entry| Some(entry.ok()?.path()));
+    let mut files = Vec::new();
+    for path in entries.filter(|path| !path.ends_with("tests")) {
+        if path.is_dir() {
+            files.extend(sources(&path));
+        } else if path.extension().is_some_and(|kind| kind == "rs") {
+            files.push(path);
+        }
+    }
+    files
+}
+
+/// The message of a call of a `tracing` macro, given the text behind its opening parenthesis: its last string.
+fn message(call: &str) -> Option<&str> {
+    let (mut depth, mut is_string, mut end) = (1, false, None);
+    for (at, letter) in call.char_indices() {
+        match letter {
+            '"' => is_string = !is_string,
+            '(' if !is_string => depth += 1,
+            ')' if !is_string => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            end = Some(at);
+            break;
+        }
+    }
+    call.get(..end?)?.rsplit('"').nth(1)
+}
+
+#[test]
+fn every_line_of_the_log_is_explained() {
+    let texts: Vec<_> =
+        sources(&root().join("src")).iter().map(|file| std::fs::read_to_string(file).expect("a file")).collect();
+    let messages: BTreeSet<_> = ["info", "warn", "error"]
+        .iter()
+        .flat_map(|level| {
+            let opening = format!("tracing::{level}!(");
+            texts.iter().flat_map(move |text| {
+                let calls: Vec<_> = text.split(opening.as_str()).skip(1).filter_map(message).collect();
+                calls
+            })
+        })
+        .collect();
+    assert!(messages.len() > 15, "only {messages:?} were found");
+    assert_documented(OPERATIONS_PAGE, messages);
+}
+
 #[test]
 fn every_test_that_is_named_exists() {
     let page = read(ARCHITECTURE_PAGE);
