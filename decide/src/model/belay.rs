@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::cluster::{Cache, Lag, Seen};
-use super::laws::watch_hold;
+use super::laws::{watch_hold, watch_plan};
 use super::{ByUid, Queue, World};
 use crate::action::{Action, ObjectRef};
 use crate::handover::reconcile::{Input, Plan, reconcile};
@@ -174,6 +174,7 @@ impl World {
         let seen = leader.cache.look(&self.history, lag);
         let plan = self.plan(&seen, now, false);
         assert_eq!(self.plan(&seen, now, true), plan, "the same input gives the same plan, in any order of the caches");
+        watch_plan(&plan, &seen);
         let mut writes = 0;
         for sequence in plan.sequences {
             for action in sequence {

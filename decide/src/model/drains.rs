@@ -126,7 +126,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(runner(600))]
+    #![proptest_config(runner(400))]
 
     /// No failure, and the replacement gets ready in time: with RollingUpdate the victim is let go only once another
     /// pod is available on a node that stays, and (no release meeting it) somebody serves at every step; with Recreate it

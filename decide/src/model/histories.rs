@@ -23,6 +23,10 @@ pub(super) enum Step {
     Replicate,
     RunPods,
     Advance(u8),
+    /// Longer than history is kept.
+    Night,
+    /// A drainer asks for the oldest pod, the hold is recorded, and a leader takes it up: what everything here is about.
+    Begin,
     Ask(Ask),
     Flush {
         replica: usize,
@@ -50,6 +54,12 @@ impl World {
             Step::Replicate => self.replicate(),
             Step::RunPods => self.run_pods(),
             Step::Advance(seconds) => self.advance(i64::from(seconds)),
+            Step::Night => self.advance(HISTORY.as_secs() + 1),
+            Step::Begin => {
+                self.ask(Ask { replica: 0, pod: 0, lag: [0; 5], dry_run: false, refused_later: true });
+                self.flush(0, false);
+                self.lead(0, [0; 5], None);
+            }
             Step::Ask(ask) => drop(self.ask(ask)),
             Step::Flush { replica, lost } => self.flush(replica, lost),
             Step::Restart(replica) => self.restart(replica),
@@ -172,6 +182,8 @@ fn steps() -> impl Strategy<Value = Step> {
         2 => Just(Step::Replicate),
         2 => Just(Step::RunPods),
         2 => (1..30_u8).prop_map(Step::Advance),
+        1 => Just(Step::Night),
+        3 => Just(Step::Begin),
         9 => asks().prop_map(Step::Ask),
         3 => (0..2_usize, prop::bool::weighted(0.2)).prop_map(|(replica, lost)| Step::Flush { replica, lost }),
         1 => (0..2_usize).prop_map(Step::Restart),
@@ -181,15 +193,14 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Failures are printed whole and shrunk; each one found becomes a named test, so no file of seeds is kept.
-/// `PROPTEST_CASES` asks for more cases than these.
+/// Failures are printed whole and shrunk; each one found becomes a named test (see [`super::found`]), so no file of
+/// seeds is kept. `PROPTEST_CASES` asks for another number of cases.
 pub(super) fn runner(cases: u32) -> Runner {
-    let asked = Runner::default();
-    Runner { failure_persistence: None, cases: cases.max(asked.cases), ..asked }
+    Runner { failure_persistence: None, ..Runner::with_cases(cases) }
 }
 
 proptest! {
-    #![proptest_config(runner(1500))]
+    #![proptest_config(runner(1000))]
 
     /// Proved of every history, with both strategies, stale caches, two leaders at once, lost writes and answers,
     /// clocks an hour off, restarts, and people doing what they like (after each step, see [`super::laws`]):

@@ -6,8 +6,10 @@ use std::time::Duration;
 use super::World;
 use super::belay::{Ask, is_release};
 use super::cluster::Seen;
+use crate::handover::Plan;
 use crate::handover::record::HandoverRecord;
-use crate::hold::{Answer, Decision, HoldStatus, Moment, UNRECORDED_GRACE};
+use crate::hold::{Allowed, Answer, Decision, HoldStatus, Moment, UNRECORDED_GRACE};
+use crate::testing::after;
 use crate::view::PodView;
 
 /// A replica's life, and a victim.
@@ -83,6 +85,19 @@ impl Laws {
     }
 }
 
+/// A plan that does nothing now must say when to look again, where time alone will change it.
+pub(super) fn watch_plan(plan: &Plan, seen: &Seen) {
+    if !plan.sequences.is_empty() {
+        return;
+    }
+    for hold in seen.holds.iter() {
+        let open = !hold.status.phase.is_released();
+        let gone = !seen.pods.iter().any(|pod| *pod.uid == *hold.spec.victim_uid);
+        assert!(!(open || gone) || plan.wake_at.is_some(), "nobody will look again at {hold:?}");
+        assert!(!open || plan.wake_at <= Some(hold.spec.deadline), "the deadline of {hold:?} will be missed");
+    }
+}
+
 impl World {
     /// After every step.
     pub(super) fn check(&mut self) {
@@ -90,7 +105,7 @@ impl World {
     }
 
     /// A restart is known by the record on the Deployment, by the hold's `restartedAt`, or by the hold's
-    /// `fromRevision` once the Deployment's revision has moved on. Where people take all of these away and put the
+    /// `fromRevision` once there is a later revision. Where people take all of these away and put the
     /// template back as well, nothing in the cluster tells that there was a restart.
     fn note_lost_traces(&mut self) {
         let api = &self.api;
@@ -99,7 +114,7 @@ impl World {
             let of_newest =
                 api.newest().is_some_and(|newest| Some(&api.sets[newest].view.uid) == pod.view.replica_set.as_ref());
             let by_hold = api.hold_of(victim).is_some_and(|hold| {
-                let moved_on = |from| api.deployment.revision.is_some_and(|revision| revision != from);
+                let moved_on = |from| api.sets.iter().any(|set| set.view.revision > Some(from));
                 hold.status.restarted_at.is_some() || hold.status.from_revision.is_some_and(moved_on)
             });
             if of_newest && !by_hold && api.deployment.record_of(victim).is_none() {
@@ -118,6 +133,12 @@ impl World {
         }
         let uid = victim.uid.to_string();
         let key: Held = (ask.replica, self.replicas[ask.replica].life, uid.clone());
+        if matches!(decision.answer, Answer::Allow(Allowed::ReplacementAvailable { .. })) && ask.lag == [0; 5] {
+            assert!(
+                self.api.serves_beside(victim, after(self.time + self.replicas[ask.replica].offset)),
+                "nobody serves"
+            );
+        }
         if is_release(&decision.answer) {
             self.laws.released.insert(key);
             return;

@@ -6,13 +6,14 @@
 //! server's objects and versions ([`cluster`]), the Deployment and ReplicaSet controllers, scheduler and kubelets
 //! ([`kubernetes`]), Belay's webhook replicas and leaders ([`belay`]), the people ([`people`]), and what is watched
 //! throughout ([`laws`]). [`histories`] draws histories at random and states what is proved of them; [`drains`] are the
-//! histories in which all goes well.
+//! histories in which all goes well, [`found`] those that once broke a law.
 //!
 //! Time is a number of seconds that the history itself advances; nothing here waits or reads a clock.
 
 mod belay;
 mod cluster;
 mod drains;
+mod found;
 mod histories;
 mod kubernetes;
 mod laws;

@@ -15,7 +15,7 @@ pub(super) enum Deed {
     StripSlot,
     /// Takes the record off the Deployment.
     StripRecord,
-    /// `kubectl replace`: both at once.
+    /// `kubectl replace` with what the user once wrote: both at once, and the Deployment controller's revision with them.
     StripBoth,
     Pause(bool),
     Scale(i32),
@@ -49,6 +49,7 @@ impl World {
             }
             Deed::StripBoth => {
                 self.api.deployment.records.clear();
+                self.api.deployment.revision = None;
                 self.edit(|deployment| deployment.slot.take().is_some());
             }
             Deed::Pause(paused) => {
