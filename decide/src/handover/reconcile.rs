@@ -145,7 +145,10 @@ fn went(workload: &Workload<'_>, hold: &HoldView, restarted: bool, now: Timestam
     // With Recreate the victim may be seen to go before the restart is: the hold tells that it was about to be written.
     let asked_for = restarted || hold.status.from_revision.is_some();
     let replaced = asked_for || newest.is_some_and(|newest| !old.is_empty() && newest != old);
-    let (outcome, message) = if now >= hold.spec.deadline && available_successor(workload, now).is_none() {
+    // A victim that nobody replaced, and that is seen to be gone only after its deadline, went at the deadline: the
+    // webhook lets go of it without any controller. A successor that came since was not there then.
+    let late = now >= hold.spec.deadline;
+    let (outcome, message) = if late && (!replaced || available_successor(workload, now).is_none()) {
         (Outcome::Expired, "it went at its deadline, before a replacement was available")
     } else if replaced {
         (Outcome::HandedOver, "the rollout of its Deployment replaces it")

@@ -129,6 +129,11 @@ fn a_hold_expires_at_its_deadline_and_not_before() {
         ("the replacement does not come", at(600, Scene::starting()), EXPIRED),
         ("Recreate, and the victim does not go", recreate(at(600, Scene::rolling())), EXPIRED),
         ("long after", at(6000, Scene::starting()), EXPIRED),
+        (
+            "it went while no controller ran, and has a successor since",
+            at(600, Scene::asked().with(|scene| scene.victim().uid = "another-uid".into())),
+            EXPIRED,
+        ),
         ("our rollout exceeded its progress deadline", stalled(Scene::starting()), FAILED),
     ]);
     for seconds in [0, 599] {
