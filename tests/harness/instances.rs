@@ -30,7 +30,8 @@ fn two_clusters_run_side_by_side_and_leave_nothing() {
             ns.web("web").create().await?.available(SOON).await?;
             let load = ns.load("web", 50).await?;
             load.ok(20, SOON).await?;
-            ensure!(load.stop().await.failed() == 0);
+            let served = load.stop().await;
+            ensure!(served.failed() == 0, "{served}");
             Ok(())
         });
     }

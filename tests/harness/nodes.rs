@@ -76,7 +76,7 @@ fn pods_go_on_and_nodes_are_followed_through_a_restart_of_the_api_server() {
     world::test_on(&cluster, "restart", async |ns: &Namespace| {
         ns.nodes(2).await?;
         // One of the pods is deleted at the end, and endpoints follow only after it has begun to go.
-        let web = ns.web("web").pre_stop(1).create().await?;
+        let web = ns.web("web").pre_stop(3).create().await?;
         web.available(SOON).await?;
         let load = ns.load("web", 50).await?;
         load.ok(20, SOON).await?;

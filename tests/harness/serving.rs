@@ -30,6 +30,19 @@ fn a_deployment_becomes_available_and_serves() {
 }
 
 #[test]
+fn a_load_awaits_the_first_endpoint_of_its_service() {
+    world::test("awaits", async |ns: &Namespace| {
+        ns.nodes(1).await?;
+        ns.web("web").ready_after(Duration::from_secs(2)).create().await?;
+        let load = ns.load("web", 50).await?;
+        load.ok(20, SOON).await?;
+        let served = load.stop().await;
+        ensure!(served.failed() == 0, "{served}");
+        Ok(())
+    });
+}
+
+#[test]
 fn deleting_the_only_pod_is_counted_as_failures() {
     world::test("outage", async |ns: &Namespace| {
         ns.nodes(1).await?;
@@ -63,7 +76,7 @@ fn deleting_the_only_pod_is_counted_as_failures() {
 fn a_rolling_update_with_a_pre_stop_sleep_loses_no_request() {
     world::test("rolling", async |ns: &Namespace| {
         ns.nodes(2).await?;
-        let web = ns.web("web").rolling(1, 0).pre_stop(1).create().await?;
+        let web = ns.web("web").rolling(1, 0).pre_stop(3).create().await?;
         web.available(SOON).await?;
         let before = web.only_pod().await?;
         let load = ns.load("web", 100).await?;

@@ -32,6 +32,10 @@ use crate::watching::{Change, changes};
 /// How long a request may take; a pod answers within a millisecond, so a longer wait is an outage to a user.
 const REQUEST_WITHIN: Duration = Duration::from_secs(2);
 
+/// How long a Service may take to get its first endpoint. EndpointSlices follow pods late by a second where two changes
+/// come in quick succession (the controller's own back-off over a stale cache).
+const ENDPOINT_WITHIN: Duration = Duration::from_secs(30);
+
 /// How many failures are kept with their times and pods; the counts go on.
 const FAILURES_KEPT: usize = 200;
 
@@ -173,10 +177,10 @@ struct Target {
 }
 
 impl Load {
-    /// Starts `per_second` requests a second to the first port of a Service; returns once its endpoints are known.
+    /// Starts `per_second` requests a second to the first port of a Service, once it has an endpoint.
     ///
     /// # Errors
-    /// When the Service does not exist or has no port.
+    /// When the Service does not exist, has no port, or gets no endpoint within 30 s.
     pub async fn start(
         client: kube::Client,
         network: Arc<Network>,
@@ -194,9 +198,11 @@ impl Load {
             service: service.to_owned(),
             port_name: port.name.unwrap_or_default(),
         };
-        let (known, mut endpoints) = watch::channel(None);
+        let (known, mut endpoints) = watch::channel(Arc::default());
         let follow = AbortOnDropHandle::new(tokio::spawn(follow(target, known)));
-        endpoints.wait_for(Option::is_some).await.context("the watch of endpoints ended")?;
+        let first = endpoints.wait_for(|known| endpoints::choose(known, 0).is_some());
+        let in_time = tokio::time::timeout(ENDPOINT_WITHIN, first).await.is_ok();
+        ensure!(in_time, "Service {namespace}/{service} has no ready endpoint after {} s", ENDPOINT_WITHIN.as_secs());
 
         let count = Arc::new(Mutex::new(Count { served: Served::default(), began: Instant::now(), last_ok: None }));
         let (announce, answered) = watch::channel(0);
@@ -239,11 +245,10 @@ impl Load {
     }
 }
 
-/// Keeps the Service's endpoints known. `None` until the first list is there.
-async fn follow(target: Target, known: watch::Sender<Option<Arc<Vec<Endpoint>>>>) {
+/// Keeps the Service's endpoints known.
+async fn follow(target: Target, known: watch::Sender<Arc<Vec<Endpoint>>>) {
     let of_service = watcher::Config::default().labels(&format!("{SERVICE_NAME}={}", target.service));
     let mut slices = std::collections::BTreeMap::new();
-    let mut synced = false;
     let mut stream = std::pin::pin!(changes(target.slices, of_service));
     while let Some(change) = stream.next().await {
         match change {
@@ -253,18 +258,15 @@ async fn follow(target: Target, known: watch::Sender<Option<Arc<Vec<Endpoint>>>>
             Change::Gone(key) => {
                 slices.remove(&key.uid);
             }
-            Change::Synced => synced = true,
+            Change::Synced => {}
         }
-        if synced {
-            let endpoints = endpoints::of_slices(slices.values(), &target.port_name);
-            known.send_replace(Some(Arc::new(endpoints)));
-        }
+        known.send_replace(Arc::new(endpoints::of_slices(slices.values(), &target.port_name)));
     }
 }
 
 struct Sender {
     network: Arc<Network>,
-    endpoints: watch::Receiver<Option<Arc<Vec<Endpoint>>>>,
+    endpoints: watch::Receiver<Arc<Vec<Endpoint>>>,
     count: Arc<Mutex<Count>>,
     announce: watch::Sender<u64>,
     _follow: AbortOnDropHandle<()>,
@@ -289,7 +291,7 @@ impl Sender {
 
     async fn request(self: Arc<Self>, turn: usize) {
         let sent = Instant::now();
-        let endpoints = self.endpoints.borrow().clone().unwrap_or_default();
+        let endpoints = self.endpoints.borrow().clone();
         let chosen = endpoints::choose(&endpoints, turn);
         let outcome = match chosen {
             None => Err(Failure::NoEndpoint),
