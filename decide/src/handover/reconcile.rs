@@ -252,7 +252,8 @@ fn failed(
     now: Timestamp,
 ) -> Vec<Action> {
     // A revision beyond the one that our restart made is a user's release over it: nothing of theirs is put back.
-    let newest_is_ours = hold.status.from_revision.is_some_and(|from| deployment.revision <= Some(from + 1));
+    let made = hold.status.from_revision.map(|from| from + 1);
+    let newest_is_ours = deployment.revision.is_some_and(|revision| Some(revision) <= made);
     let undoable = record.filter(|record| {
         protection.settings.on_failure == OnFailure::RollBack
             && newest_is_ours

@@ -172,6 +172,11 @@ fn a_failed_handover_is_rolled_back_once_before_the_release() {
             EXPIRED,
         ),
         (
+            "nobody knows which revision is the newest: somebody replaced the Deployment",
+            roll_back(at(600, Scene::starting())).with(|scene| scene.deployment.revision = None),
+            EXPIRED,
+        ),
+        (
             "a user released over our restart: their template is not touched",
             roll_back(at(600, Scene::starting())).with(|scene| {
                 scene.deployment.revision = Some(3);
