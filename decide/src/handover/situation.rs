@@ -66,8 +66,10 @@ impl Workload<'_> {
     /// writes before it reports the generation as observed (`pkg/controller/deployment/sync.go`,
     /// `getNewReplicaSet`).
     ///
-    /// One exception is known: where replicas and template change at once, the controller first scales the old
-    /// ReplicaSet and reports the generation (`isScalingEvent`). So the template's slot must agree as well.
+    /// Two exceptions are known, in which the generation is reported while the revision is still an old ReplicaSet's:
+    /// where replicas and template change at once, the old ReplicaSet is scaled first (`isScalingEvent`), and with
+    /// Recreate the new one is made only when all old pods are gone (`rolloutRecreate`). So the template's slot must
+    /// agree as well; where it happens to, [`situation`] sees that no pod is counted as updated.
     pub fn newest(&self) -> Option<&'_ ReplicaSetView> {
         let deployment = self.deployment;
         let revision = deployment.revision.filter(|_| deployment.is_observed())?;
@@ -105,6 +107,10 @@ pub fn situation<'a>(workload: &Workload<'a>, victim: &PodView, now: Timestamp) 
     if victim.replica_set.as_deref() != Some(&*newest.uid) {
         let lacking = others.iter().map(|pod| lacks(pod, stays(pod), min_ready));
         return Situation::Rolling(nearest(deployment, lacking));
+    }
+    // The victim would be counted, were its ReplicaSet the newest: that one is not made yet.
+    if deployment.status.updated == 0 {
+        return Situation::Unobserved;
     }
     if deployment.is_rolled_out() { Situation::Steady } else { Situation::Settling }
 }

@@ -109,10 +109,15 @@ fn a_hold_ends_when_its_deployment_is_gone() {
 
 #[test]
 fn a_template_that_was_put_back_is_not_fought_over() {
-    let settling = Scene::reverted().with(|scene| scene.deployment.status.updated = 0);
+    let settling = Scene::reverted().with(|scene| scene.deployment.status.replicas = 2);
     ends(vec![
         ("the rollout back is over", Scene::reverted(), REVERTED),
         ("the rollout back is under way", settling, REVERTED),
+        (
+            "a release is observed, and its ReplicaSet not made yet: with Recreate the old pods go first",
+            recreate(Scene::reverted().with(|scene| scene.deployment.status.updated = 0)),
+            &["web-7d9f-x-web7d9fx: Active RolloutNotObserved"],
+        ),
         (
             "it is not yet known what comes",
             Scene::reverted().with(|scene| scene.deployment.generation = 4),

@@ -29,7 +29,11 @@ fn a_workload_at_rest_is_steady() {
         ("its node may stay: an eviction speaks of the pod", bent(|scene| scene.doomed.clear()), "Steady"),
         ("the victim is not available yet", bent(|scene| scene.deployment.status.available = 0), "Settling"),
         ("a pod of an old revision still runs", bent(|scene| scene.deployment.status.replicas = 2), "Settling"),
-        ("the newest revision has no pod by the status", bent(|scene| scene.deployment.status.updated = 0), "Settling"),
+        (
+            "no pod is counted as updated, not even the victim: the newest ReplicaSet is not made yet",
+            bent(|scene| scene.deployment.status.updated = 0),
+            "Unobserved",
+        ),
         ("a newer spec was not observed", bent(|scene| scene.deployment.generation = 2), "Unobserved"),
     ]);
 }

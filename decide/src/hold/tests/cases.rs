@@ -126,7 +126,7 @@ pub(super) fn released() -> Vec<(&'static str, Case, &'static str)> {
         ("the template was put back, and the rollout back is over", Case::of(Scene::reverted()), "Reverted"),
         (
             "the template was put back, and the rollout back is under way",
-            Case::of(Scene::reverted().with(|scene| scene.deployment.status.updated = 0)),
+            Case::of(Scene::reverted().with(|scene| scene.deployment.status.replicas = 2)),
             "Reverted",
         ),
     ]
