@@ -18,6 +18,7 @@ use jiff::Timestamp;
 
 use crate::api;
 use crate::metrics::Metrics;
+use crate::webhook::server::Telemetry;
 
 const HOLD_PAGE: &str = "docs/eviction-hold.md";
 const OPERATIONS_PAGE: &str = "docs/operations.md";
@@ -212,6 +213,7 @@ fn every_metric_is_explained_and_no_other() {
     metrics.write("Deployment", "Ok");
     metrics.handover("HandedOver");
     metrics.holds(&[("Active", 1)], None);
+    metrics.register(Telemetry::register).count_everything();
     let text = metrics.encode().expect("text");
     let served: BTreeSet<String> = text
         .lines()

@@ -56,7 +56,6 @@ pub struct Metrics {
     holds: Family<PhaseLabel, Gauge>,
     next_deadline: Gauge<f64, AtomicU64>,
     leader: Gauge,
-    shed: Counter,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -98,8 +97,6 @@ impl Default for Metrics {
         );
         let leader = Gauge::default();
         registry.register("leader", "1 while this replica leads", leader.clone());
-        let shed = Counter::default();
-        registry.register("reviews_shed", "Reviews let through unlooked at because of overload", shed.clone());
         Self {
             registry: Mutex::new(registry),
             evictions,
@@ -111,15 +108,14 @@ impl Default for Metrics {
             holds,
             next_deadline,
             leader,
-            shed,
         }
     }
 }
 
 impl Metrics {
     /// Lets others register their own.
-    pub fn register(&self, register: impl FnOnce(&mut Registry)) {
-        register(&mut self.registry.lock());
+    pub fn register<T>(&self, register: impl FnOnce(&mut Registry) -> T) -> T {
+        register(&mut self.registry.lock())
     }
 
     /// The text that Prometheus scrapes.
@@ -171,11 +167,6 @@ impl Metrics {
     pub fn leading(&self, leading: bool) {
         self.leader.set(i64::from(leading));
     }
-
-    /// A review was let through because of overload.
-    pub fn shed(&self) {
-        self.shed.inc();
-    }
 }
 
 #[cfg(test)]
@@ -194,6 +185,6 @@ mod tests {
         let text = metrics.encode().unwrap();
         assert!(text.contains(r#"belay_eviction_reviews_total{decision="Hold",reason="AwaitingRestart"} 1"#), "{text}");
         let helped: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("# HELP ")).collect();
-        assert_eq!(helped.len(), 10, "each metric has its HELP: {text}");
+        assert_eq!(helped.len(), 9, "each metric has its HELP: {text}");
     }
 }

@@ -15,7 +15,8 @@ use crate::webhook::admin::{self, Admin, Condition};
 use crate::webhook::leaf::ServingLeaf;
 use crate::webhook::memory::Victims;
 use crate::webhook::recorder::Recorder;
-use crate::webhook::{Handlers, router, server};
+use crate::webhook::server::{Server, Telemetry};
+use crate::webhook::{Handlers, router, unserved};
 
 pub(super) async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let server_args = &args.server;
@@ -58,11 +59,14 @@ pub(super) async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         ("certificate", Arc::new(move || leaf.ready())),
     ];
     conditions.extend(health.into_iter().map(|health| -> Condition { ("cache", Arc::new(move || health.ready())) }));
+    let telemetry = metrics.register(Telemetry::register);
     let admin = Admin { conditions: Arc::new(conditions), metrics };
     let serving = tokio::spawn(admin::serve(admin_listener, admin, stop.clone()));
 
     tracing::info!(listen = %args.listen, admin = %server_args.admin_listen, "serving");
-    server::serve(listener, tls, router(handlers), terminate).await.context("the webhook server failed")?;
+    let drained =
+        Server::https(tls, router(handlers)).fallback(unserved).telemetry(telemetry).serve(listener, terminate).await;
+    tracing::info!(cut_connections = drained.cut_connections, cut_requests = drained.cut_requests, "stopped serving");
     stop.cancel();
     serving.await.context("the admin server failed")?.context("the admin server failed")
 }

@@ -11,8 +11,9 @@ pub mod pods;
 pub mod recorder;
 pub mod review;
 pub mod server;
+#[cfg(test)]
+mod tests;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -22,7 +23,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 
 use crate::cluster::clock::Clock;
 use crate::cluster::index::Index;
@@ -32,6 +33,7 @@ use crate::settings::Settings;
 use memory::Victims;
 use recorder::Recorder;
 use review::{Answer, Request, Review};
+use server::{Trouble, Unserved};
 
 /// The path of eviction reviews.
 pub const EVICTION_PATH: &str = "/validate/eviction";
@@ -80,7 +82,7 @@ pub fn router(handlers: Arc<Handlers>) -> Router {
 
 fn respond(handlers: &Handlers, path: &'static str, endpoint: Endpoint, headers: &HeaderMap, body: &[u8]) -> Response {
     let started = Instant::now();
-    if !is_json(headers) {
+    if !is_json(headers.get(header::CONTENT_TYPE)) {
         return refuse("the content type must be application/json");
     }
     let review = match Review::parse(body) {
@@ -88,18 +90,37 @@ fn respond(handlers: &Handlers, path: &'static str, endpoint: Endpoint, headers:
         Err(error) => return refuse(&format!("the body is not an AdmissionReview: {error}")),
     };
     let Some(request) = &review.request else { return refuse("the AdmissionReview has no request") };
-    let answer = catch_unwind(AssertUnwindSafe(|| endpoint(handlers, request))).unwrap_or_else(|_| {
-        // The panic hook has logged where. A bug of ours must not block the cluster.
-        handlers.metrics.eviction("Allow", "Panic");
-        Answer::allow_with("belay: internal error, request let through; see the webhook's log".to_owned())
-    });
-    let bytes = answer.encode(review.api_version.as_deref(), &request.uid);
+    let answer = endpoint(handlers, request);
     handlers.metrics.review(path, started.elapsed().as_secs_f64());
+    reply(&answer, &review, request)
+}
+
+/// Answers a review that the endpoints did not get to, or not to the end of: overload, a hung thread or a defect of
+/// ours lets it through, and says so, since an error would end most drains and block pods.
+pub fn unserved(unserved: Unserved<'_>) -> Response {
+    if !is_json(unserved.content_type) {
+        return refuse("the content type must be application/json");
+    }
+    let review = match Review::parse(unserved.body) {
+        Ok(review) => review,
+        Err(error) => return refuse(&format!("the body is not an AdmissionReview: {error}")),
+    };
+    let Some(request) = &review.request else { return refuse("the AdmissionReview has no request") };
+    let why = match unserved.trouble {
+        Trouble::Overloaded => "too many requests at once",
+        Trouble::Panicked => "internal error, see the webhook's log",
+        Trouble::TimedOut => "not answered in time",
+    };
+    reply(&Answer::allow_with(format!("belay: {why}; request let through unlooked at")), &review, request)
+}
+
+fn reply(answer: &Answer, review: &Review<'_>, request: &Request<'_>) -> Response {
+    let bytes = answer.encode(review.api_version.as_deref(), &request.uid);
     ([(header::CONTENT_TYPE, "application/json")], bytes).into_response()
 }
 
-fn is_json(headers: &HeaderMap) -> bool {
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+fn is_json(content_type: Option<&HeaderValue>) -> bool {
+    let kind = content_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
     kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
 }
 

@@ -41,18 +41,18 @@ pub struct Recorder {
     metrics: Arc<Metrics>,
 }
 
+/// A hold to be written.
 #[derive(Clone, Debug)]
-struct Entry {
-    namespace: String,
-    spec: HoldSpec,
+pub(super) struct Entry {
+    pub(super) namespace: String,
+    pub(super) spec: HoldSpec,
 }
 
 impl Recorder {
     /// A queue, and the tasks that write what comes through it until `stop`.
     pub fn start(client: &Client, metrics: Arc<Metrics>, stop: &CancellationToken) -> Self {
-        let (queue, entries) = mpsc::channel(QUEUE);
+        let (recorder, entries) = Self::queue(metrics);
         let entries = Arc::new(tokio::sync::Mutex::new(entries));
-        let recorder = Self { queue, waiting: Arc::default(), metrics };
         for _ in 0..WRITERS {
             tokio::spawn(write_all(
                 client.clone(),
@@ -63,6 +63,12 @@ impl Recorder {
             ));
         }
         recorder
+    }
+
+    /// The queue alone.
+    pub(super) fn queue(metrics: Arc<Metrics>) -> (Self, mpsc::Receiver<Entry>) {
+        let (queue, entries) = mpsc::channel(QUEUE);
+        (Self { queue, waiting: Arc::default(), metrics }, entries)
     }
 
     /// Has a hold recorded; returns at once. A hold that waits to be written already is not queued again.
