@@ -11,8 +11,12 @@ const FRESH: Lag = [0; 5];
 
 /// A victim whose eviction is held and recorded, and a replacement that takes `startup` seconds.
 fn held(on_failure: OnFailure, startup: Option<i64>) -> (World, String) {
+    held_with(false, on_failure, startup)
+}
+
+fn held_with(recreate: bool, on_failure: OnFailure, startup: Option<i64>) -> (World, String) {
     let config = Config {
-        recreate: false,
+        recreate,
         min_ready: 0,
         limit: 20,
         on_failure,
@@ -75,4 +79,36 @@ fn a_leader_that_sees_an_old_deployment_does_not_call_the_handover_reverted() {
     let behind = u8::try_from(world.history.len() - 1 - before).expect("few steps");
     world.lead(1, [behind, 0, 0, 0, 0], None);
     assert_eq!(world.api.hold_of(&victim).map(|hold| hold.status.phase), Some(Phase::Active));
+}
+
+#[test]
+fn an_undo_to_the_failed_revision_is_not_rolled_back_again() {
+    let (mut world, victim) = held(OnFailure::RollBack, None);
+    world.lead(0, FRESH, None);
+    world.round();
+    world.advance(20);
+    world.lead(0, FRESH, None);
+    world.round();
+    assert_eq!(world.api.deployment.slot, None, "it is rolled back once");
+    // The records that `undo` brings back with the template are the failed revision's own: without the rollback.
+    world.person(Deed::StripBoth);
+    world.person(Deed::Undo);
+    let before = (world.api.deployment.slot.clone(), world.api.deployment.record_of(&victim).cloned());
+    assert!(matches!(&before, (Some(_), Some(record)) if !record.rolled_back), "{before:?}");
+    world.lead(0, FRESH, None);
+    assert_eq!(world.api.deployment.slot, before.0);
+}
+
+#[test]
+fn a_release_over_a_recreate_restart_is_not_called_reverted() {
+    let (mut world, victim) = held_with(true, OnFailure::Release, Some(2));
+    let before = world.history.len() - 1;
+    world.lead(0, FRESH, None);
+    world.round();
+    // The release takes the slot away: the template's slot is the old ReplicaSet's again, and no newer one is made.
+    world.person(Deed::Release { strips: true });
+    world.roll_out();
+    let behind = u8::try_from(world.history.len() - 1 - before).expect("few steps");
+    world.lead(1, [0, 0, behind, 0, 0], None);
+    assert_eq!(world.api.hold_of(&victim).and_then(|hold| hold.status.outcome), None);
 }
