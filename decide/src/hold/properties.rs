@@ -6,10 +6,9 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::test_runner::Config as Runner;
 
 use super::*;
-use crate::testing::{OLD, Scene, VICTIM, after, hold, record};
+use crate::testing::{OLD, Scene, VICTIM, after, hold, record, runner};
 
 /// One request, and the world as the cache shows it.
 #[derive(Clone, Debug)]
@@ -137,7 +136,7 @@ fn is_final(answer: &Answer) -> bool {
 }
 
 proptest! {
-    #![proptest_config(Runner { failure_persistence: None, ..Runner::with_cases(2000) })]
+    #![proptest_config(runner(2000))]
 
     /// One process, one victim, any caches and any wall clock: the first hold's limit bounds them all, by uptime; no
     /// hold at or past any deadline that the cache shows, by the wall clock; none without a record beyond the grace;

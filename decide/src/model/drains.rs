@@ -5,13 +5,13 @@ use proptest::prelude::*;
 
 use super::belay::Ask;
 use super::cluster::NODES;
-use super::histories::{Step, configs, lags, runner};
+use super::histories::{Step, configs, lags};
 use super::people::Deed;
 use super::{Config, World};
 use crate::handover::record::MAX_RECORDS;
 use crate::hold::{Allowed, Answer, Outcome, Phase};
 use crate::policy::OnFailure;
-use crate::testing::after;
+use crate::testing::{after, runner};
 use crate::view::PodView;
 
 /// What goes on within one second where nothing fails: controllers in any order, more than once, on caches that lag.

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
-use proptest::test_runner::Config as Runner;
 
 use super::belay::{Ask, Fault, HISTORY};
 use super::cluster::{Lag, NODES};
@@ -14,6 +13,7 @@ use super::{Config, World};
 use crate::handover::record::MAX_RECORDS;
 use crate::hold::Outcome;
 use crate::policy::OnFailure;
+use crate::testing::runner;
 
 /// One step of a history.
 #[derive(Clone, Copy, Debug)]
@@ -191,12 +191,6 @@ fn steps() -> impl Strategy<Value = Step> {
         9 => (0..2_usize, lags(), faults()).prop_map(|(who, lag, fault)| Step::Lead { who, lag, fault }),
         4 => deeds().prop_map(Step::Person),
     ]
-}
-
-/// Failures are printed whole and shrunk; each one found becomes a named test (see [`super::found`]), so no file of
-/// seeds is kept. `PROPTEST_CASES` asks for another number of cases.
-pub(super) fn runner(cases: u32) -> Runner {
-    Runner { failure_persistence: None, ..Runner::with_cases(cases) }
 }
 
 proptest! {
