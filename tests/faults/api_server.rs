@@ -8,6 +8,7 @@ use belay_e2e::world::{Belay, Component, Namespace};
 
 use crate::stage::{PATIENCE, Scene, fault, metric};
 use crate::support::{SOON, hold_in_phase, restarts};
+use crate::webhook::failed_open;
 
 #[test]
 fn a_handover_survives_an_api_server_that_is_killed_and_comes_back_at_once() {
@@ -19,6 +20,7 @@ fn a_handover_survives_an_api_server_that_is_killed_and_comes_back_at_once() {
         control_plane.kill(Component::ApiServer).await?;
         control_plane.start_component(Component::ApiServer).await?;
         drained(ns, &scene, drain).await?;
+        held_since_the_start(ns).await?;
 
         let first = scene.victim.clone();
         let hold = hold_in_phase(ns, &first, "Completed").await?;
@@ -63,6 +65,7 @@ fn a_handover_goes_on_after_an_outage_in_which_nobody_could_lead() {
         control_plane.start_component(Component::ApiServer).await?;
         nobody_leads?;
         drained(ns, &scene, drain).await?;
+        held_since_the_start(ns).await?;
         scene.handed_over(ns).await
     });
 }
@@ -75,10 +78,17 @@ async fn drained(ns: &Namespace, scene: &Scene, mut drain: Running) -> anyhow::R
             return Ok(());
         }
         let text = exit.text();
-        let outage = ["refused", "EOF", "reset by peer", "not ready", "ServiceUnavailable", "unable to connect"];
+        let outage = ["refused", "EOF", "reset by peer", "not yet ready", "ServiceUnavailable", "unable to connect"];
         ensure!(outage.iter().any(|words| text.contains(words)), "the drain did not fail by the outage: {exit}");
         // Answered again: the control plane was started before.
         ns.eventually("the API server answers", SOON, async || restarts(ns, "web").await.map(drop)).await?;
         drain = scene.drain(ns).await?;
     }
+}
+
+/// The API server that is new has asked Belay about every eviction: what follows is Belay's doing.
+async fn held_since_the_start(ns: &Namespace) -> anyhow::Result<()> {
+    let unheld = failed_open(ns).await?;
+    ensure!(unheld == 0.0, "{unheld} evictions passed because the API server reached no webhook replica");
+    Ok(())
 }

@@ -21,7 +21,7 @@ const BY_THE_BUDGET: &str = "would violate the pod's disruption budget";
 fn without_controllers_a_hold_ends_at_its_deadline_and_stays_ended_across_restarts_of_the_webhook() {
     fault("no-controllers", async |ns: &Namespace, belay: &Belay| {
         let scene = Scene::set(ns, Duration::from_secs(1), "readinessDeadlineSeconds: 12").await?;
-        let body = async {
+        let body = Box::pin(async {
             scale(ns, belay, "controller", 0).await?;
             ns.apply(BUDGET).await?;
             let drain = scene.drain(ns).await?;
@@ -49,7 +49,7 @@ fn without_controllers_a_hold_ends_at_its_deadline_and_stays_ended_across_restar
             ensure!(exit.success(), "{exit}");
             ensure!(restarts(ns, "web").await? == 0, "somebody restarted the Deployment");
             Ok(())
-        };
+        });
         finally(body, scale(ns, belay, "controller", 2)).await?;
         let hold = hold_in_phase(ns, &scene.victim, "Completed").await?;
         ensure!(hold["status"]["outcome"] == "Expired", "{hold}");

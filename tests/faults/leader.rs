@@ -90,6 +90,7 @@ fn a_leader_that_was_paused_past_its_lead_writes_nothing_when_it_goes_on() {
         scene.restarted(ns).await?;
 
         let before = written_by(ns, &stale)?.len();
+        ensure!(before > 0, "the audit log does not tell what {} writes", stale.name);
         // It wakes up believing that it leads, with a hold to take up in its watches.
         drop(paused);
         let exit = drain.exit(PATIENCE).await?;
