@@ -184,11 +184,12 @@ fn every_condition_of_a_policy_is_explained() {
     ];
     let mut conditions: Vec<_> = variants
         .iter()
-        .flat_map(|target| policy_status::conditions(&policy, None, &[(target, Some(&ours))]))
-        .chain(policy_status::conditions(&policy, None, &[(&plain, None)]))
-        .chain(policy_status::conditions(&policy, None, &[(&plain, Some(&others))]))
-        .chain(policy_status::conditions(&policy, None, &[]))
-        .chain(policy_status::conditions(&policy, Some("wrong"), &[]))
+        .flat_map(|target| policy_status::conditions(&policy, None, false, &[(target, Some(&ours))]))
+        .chain(policy_status::conditions(&policy, None, false, &[(&plain, None)]))
+        .chain(policy_status::conditions(&policy, None, false, &[(&plain, Some(&others))]))
+        .chain(policy_status::conditions(&policy, None, false, &[]))
+        .chain(policy_status::conditions(&policy, None, true, &[(&plain, Some(&ours))]))
+        .chain(policy_status::conditions(&policy, Some("wrong"), false, &[]))
         .collect();
     conditions.sort_by_key(|condition| (condition.kind, condition.reason));
     assert_documented(HOLD_PAGE, conditions.iter().flat_map(|condition| [condition.kind, condition.reason]));

@@ -157,6 +157,7 @@ impl Metrics {
 
     /// How many holds there are in each phase, and the next deadline in seconds since 1970.
     pub fn holds(&self, phases: &[(&'static str, i64)], next_deadline: Option<f64>) {
+        self.holds.clear();
         for (phase, count) in phases {
             self.holds.get_or_create(&PhaseLabel { phase }).set(*count);
         }

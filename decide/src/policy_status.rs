@@ -26,8 +26,14 @@ pub type Target<'a> = (&'a DeploymentView, Option<&'a Protection>);
 
 /// The conditions of a policy: `TargetSupported`, `ZeroDowntimeUpdateStrategy`, `Protected`, in this order.
 ///
-/// `invalid` says why the policy selects nothing whatever there is.
-pub fn conditions(policy: &PolicyView, invalid: Option<&str>, targets: &[Target<'_>]) -> [Condition; 3] {
+/// `invalid` says why the policy selects nothing whatever there is; `excluded`, that no eviction in its namespace is
+/// ever held.
+pub fn conditions(
+    policy: &PolicyView,
+    invalid: Option<&str>,
+    excluded: bool,
+    targets: &[Target<'_>],
+) -> [Condition; 3] {
     let unknown = |kind: &'static str, reason: &'static str, message: &str| Condition {
         kind,
         status: None,
@@ -57,7 +63,7 @@ pub fn conditions(policy: &PolicyView, invalid: Option<&str>, targets: &[Target<
             refuse("Protected"),
         ];
     }
-    [supported(targets), strategy(targets), protected(policy, targets)]
+    [supported(targets), strategy(targets), protected(policy, excluded, targets)]
 }
 
 /// Whether each target can be handed over at all, leaving the strategy to its own condition.
@@ -104,9 +110,16 @@ fn strategy(targets: &[Target<'_>]) -> Condition {
     Condition { kind, status: Some(true), reason: "SurgingStrategy", message }
 }
 
-fn protected(policy: &PolicyView, targets: &[Target<'_>]) -> Condition {
+fn protected(policy: &PolicyView, excluded: bool, targets: &[Target<'_>]) -> Condition {
     let kind = "Protected";
     let refuse = |reason, message| Condition { kind, status: Some(false), reason, message };
+    if excluded {
+        let message = format!(
+            "evictions in the namespace {} are never held: it is kube-system, Belay's own, or excluded by configuration",
+            policy.namespace
+        );
+        return refuse("NamespaceExcluded", message);
+    }
     for (deployment, protection) in targets {
         match protection.map(|protection| &protection.source) {
             None => {
@@ -125,7 +138,7 @@ fn protected(policy: &PolicyView, targets: &[Target<'_>]) -> Condition {
         }
     }
     let message = format!(
-        "an eviction of {} is held until its replacement is available, for {} s at most",
+        "an eviction of {} is held while its Deployment replaces it, for {} s at most",
         names(targets.iter().map(|(target, _)| *target)),
         policy.settings.readiness_deadline_seconds
     );
@@ -238,7 +251,7 @@ mod tests {
             ),
         ];
         for (name, invalid, targets, expected) in table {
-            let found = conditions(&policy(), invalid, &targets);
+            let found = conditions(&policy(), invalid, false, &targets);
             let seen: Vec<_> = found.iter().map(|condition| (condition.status, condition.reason)).collect();
             assert_eq!(seen, expected, "{name}");
             assert!(found.iter().all(|condition| !condition.message.is_empty()), "{name}");
@@ -246,11 +259,18 @@ mod tests {
     }
 
     #[test]
+    fn a_policy_in_an_excluded_namespace_protects_nothing() {
+        let (target, ours) = (deployment("kube-system", "web"), protection());
+        let [_, _, protected] = conditions(&policy(), None, true, &[(&target, Some(&ours))]);
+        assert_eq!((protected.status, protected.reason), (Some(false), "NamespaceExcluded"));
+    }
+
+    #[test]
     fn many_targets_are_counted_rather_than_listed() {
         let many: Vec<_> = (0..9).map(|number| deployment("shop", &format!("web-{number}"))).collect();
         let ours = protection();
         let targets: Vec<_> = many.iter().map(|target| (target, Some(&ours))).collect();
-        let message = &conditions(&policy(), None, &targets)[2].message;
+        let message = &conditions(&policy(), None, false, &targets)[2].message;
         assert!(message.contains("web-0, web-1, web-2, web-3, web-4 and 4 more"), "{message}");
     }
 }

@@ -122,7 +122,12 @@ fn append(root: &mut Value, list: [&str; 2], term: Value) -> Option<Add> {
         *place = value.clone();
         return Some(Add { path, value });
     }
-    place.as_array_mut()?.push(term.clone());
+    let terms = place.as_array_mut()?;
+    if terms.contains(&term) {
+        // The API server asks again when a later webhook changed the pod.
+        return None;
+    }
+    terms.push(term.clone());
     Some(Add { path: format!("{path}/-"), value: term })
 }
 
@@ -192,5 +197,26 @@ mod tests {
             assert_eq!(paths, expected, "{name}");
         }
         assert_eq!(patch(&Avoid::default(), None), [], "nothing to avoid, nothing to patch");
+    }
+
+    #[test]
+    fn asked_again_the_patch_adds_nothing() {
+        let avoided = Avoid {
+            revisions: BTreeSet::from(["old".into()]),
+            nodes: BTreeSet::from(["node-1".into()]),
+            selector: selector(),
+        };
+        let mut affinity = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}});
+        let added = patch(&avoided, Some(&affinity));
+        assert_eq!(added.len(), 2);
+        for add in added {
+            let kind = if add.path.contains("podAnti") { "podAntiAffinity" } else { "nodeAffinity" };
+            if kind == "podAntiAffinity" {
+                affinity[kind]["requiredDuringSchedulingIgnoredDuringExecution"] = json!([add.value]);
+            } else {
+                affinity[kind] = add.value;
+            }
+        }
+        assert_eq!(patch(&avoided, Some(&affinity)), [], "{affinity}");
     }
 }

@@ -35,10 +35,11 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
         terminate.clone(),
     ));
     let trust = Trust::watch(&client, &args.namespace, &config, &stop);
+    let rate = Arc::new(TokenBucket::new(config.writes_per_second));
     let applier = Applier::new(
         client.clone(),
         Arc::clone(&leadership),
-        config.writes_per_second,
+        Arc::clone(&rate),
         args.pod_name.clone(),
         Arc::clone(&metrics),
     );
@@ -49,6 +50,7 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
         leadership: Arc::clone(&leadership),
         metrics: Arc::clone(&metrics),
         health: health.clone(),
+        written: handover::Written::default(),
     };
     let policies = policies::Loop {
         client: client.clone(),
@@ -56,7 +58,7 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
         settings,
         leadership: Arc::clone(&leadership),
         metrics: Arc::clone(&metrics),
-        rate: TokenBucket::new(config.writes_per_second),
+        rate,
         health: health.clone(),
     };
     let certificates = certificates::Loop {

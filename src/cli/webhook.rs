@@ -40,7 +40,7 @@ pub(super) async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let leaf = ServingLeaf::keep(trust, request, Arc::clone(&resolver), stop.clone());
     let tls = resolver.server_config().context("cannot set up TLS")?;
 
-    let recorder = Recorder::start(&client, Arc::clone(&metrics), &stop);
+    let recorder = Recorder::start(&client, config.writes_per_second, Arc::clone(&metrics), &stop);
     let handlers = Arc::new(Handlers {
         index,
         health: health.clone(),

@@ -12,7 +12,7 @@ use belay_decide::handover::record;
 use belay_decide::hold::{HoldStatus, Outcome, Phase};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::ObjectReference;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use kube::api::{Patch, PatchParams, Preconditions};
 use kube::runtime::events::{Event as KubeEvent, EventType, Recorder, Reporter};
 use kube::{Api, Client};
@@ -113,44 +113,65 @@ impl ApplyError {
     }
 }
 
+/// A version of an object that a write of ours has superseded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superseded {
+    /// UID of the object.
+    pub uid: String,
+    /// The version before the write.
+    pub version: String,
+}
+
+impl Superseded {
+    /// Absent where the write changed nothing, which leaves the version as it is.
+    fn by(before: &ObjectRef, after: &ObjectMeta) -> Option<Self> {
+        let changed = after.resource_version.as_ref() != Some(&before.resource_version);
+        changed.then(|| Self { uid: before.uid.clone(), version: before.resource_version.clone() })
+    }
+}
+
 /// Performs actions.
 pub struct Applier {
     client: Client,
     events: Recorder,
     leadership: Arc<Leadership>,
-    rate: TokenBucket,
+    rate: Arc<TokenBucket>,
     metrics: Arc<Metrics>,
 }
 
 impl Applier {
-    /// An applier that writes at most `writes_per_second` in the long run.
+    /// An applier that writes as fast as `rate` lets it.
     pub fn new(
         client: Client,
         leadership: Arc<Leadership>,
-        writes_per_second: u32,
+        rate: Arc<TokenBucket>,
         pod_name: Option<String>,
         metrics: Arc<Metrics>,
     ) -> Self {
         let reporter = Reporter { controller: "belay".to_owned(), instance: pod_name };
         let events = Recorder::new(client.clone(), reporter);
-        Self { client, events, leadership, rate: TokenBucket::new(writes_per_second), metrics }
+        Self { client, events, leadership, rate, metrics }
     }
 
     /// Performs a sequence, up to the first write that fails. An Event that cannot be written stops nothing.
-    pub async fn perform(&self, sequence: &[Action]) -> Result<(), ApplyError> {
+    ///
+    /// Tells which versions of objects the writes have superseded, those before the failing one included.
+    pub async fn perform(&self, sequence: &[Action]) -> (Vec<Superseded>, Result<(), ApplyError>) {
+        let mut superseded = Vec::new();
         for action in sequence {
             let result = self.one(action).await;
             let label = result.as_ref().err().map_or("Ok", ApplyError::label);
             self.metrics.write(kind(action), label);
             match (result, action) {
+                (Ok(old), _) => superseded.extend(old),
                 (Err(error), Action::Event(_)) => tracing::warn!(%error, "Event not written"),
-                (result, _) => result?,
+                (Err(error), _) => return (superseded, Err(error)),
             }
         }
-        Ok(())
+        (superseded, Ok(()))
     }
 
-    async fn one(&self, action: &Action) -> Result<(), ApplyError> {
+    async fn one(&self, action: &Action) -> Result<Option<Superseded>, ApplyError> {
         self.rate.take().await;
         let object = describe(action);
         if !self.leadership.is_leader() {
@@ -159,15 +180,16 @@ impl Applier {
         let write = async {
             match action {
                 Action::UpdateHold { hold, status } => self.update_hold(hold, status).await,
-                Action::DeleteHold { hold } => self.delete_hold(hold).await,
+                Action::DeleteHold { hold } => self.delete_hold(hold).await.map(|()| None),
                 Action::PatchTemplate { deployment, slot, records, field_manager } => {
                     let patch = template_patch(deployment, slot.as_deref(), records);
                     let manager = field_manager.as_deref().unwrap_or(FIELD_MANAGER);
                     let api: Api<Deployment> = Api::namespaced(self.client.clone(), &deployment.namespace);
                     let params = PatchParams { field_manager: Some(manager.to_owned()), ..PatchParams::default() };
-                    api.patch_metadata(&deployment.name, &params, &Patch::Merge(patch)).await.map(drop)
+                    let written = api.patch_metadata(&deployment.name, &params, &Patch::Merge(patch)).await?;
+                    Ok(Superseded::by(deployment, &written.metadata))
                 }
-                Action::Event(event) => self.publish(event).await,
+                Action::Event(event) => self.publish(event).await.map(|()| None),
             }
         };
         match tokio::time::timeout(WRITE_TIMEOUT, write).await {
@@ -179,7 +201,7 @@ impl Applier {
         }
     }
 
-    async fn update_hold(&self, hold: &ObjectRef, status: &HoldStatus) -> kube::Result<()> {
+    async fn update_hold(&self, hold: &ObjectRef, status: &HoldStatus) -> kube::Result<Option<Superseded>> {
         let patch = json!({
             "apiVersion": "belay.dev/v1alpha1",
             "kind": "EvictionHold",
@@ -188,7 +210,8 @@ impl Applier {
         });
         let api: Api<api::EvictionHold> = Api::namespaced(self.client.clone(), &hold.namespace);
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        api.patch_status(&hold.name, &params, &Patch::Merge(patch)).await.map(drop)
+        let written = api.patch_status(&hold.name, &params, &Patch::Merge(patch)).await?;
+        Ok(Superseded::by(hold, &written.metadata))
     }
 
     async fn delete_hold(&self, hold: &ObjectRef) -> kube::Result<()> {

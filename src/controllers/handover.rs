@@ -4,7 +4,7 @@
 //! It keeps no state but when to look again. A leader that is new, or did not lead for a while, looks at every
 //! workload with holds once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,9 +14,10 @@ use belay_decide::handover::{Plan, reconcile, reconcile::Input};
 use belay_decide::hold::Phase;
 use futures::StreamExt;
 use jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::apply::Applier;
+use crate::cluster::apply::{Applier, ApplyError, Superseded};
 use crate::cluster::clock::Clock;
 use crate::cluster::index::{Index, WorkloadKey};
 use crate::cluster::lease::Leadership;
@@ -50,6 +51,35 @@ pub struct Loop {
     pub metrics: Arc<Metrics>,
     /// The watches that fill the cache.
     pub health: Vec<Health>,
+    /// What was written and not yet seen again.
+    pub written: Written,
+}
+
+/// The versions of objects that our own writes have superseded, by workload.
+///
+/// The answer to a write is here before the watch brings the object back. Deciding on the old one in between would
+/// only meet a conflict, so a workload is left alone until what was written is seen.
+#[derive(Default)]
+pub struct Written(Mutex<HashMap<WorkloadKey, Vec<Superseded>>>);
+
+impl Written {
+    fn add(&self, key: &WorkloadKey, superseded: Vec<Superseded>) {
+        if !superseded.is_empty() {
+            self.0.lock().entry(key.clone()).or_default().extend(superseded);
+        }
+    }
+
+    /// One of these objects is still seen as it was before our write. Forgets what is seen anew.
+    fn is_awaited(&self, key: &WorkloadKey, mut versions: impl Iterator<Item = (String, String)>) -> bool {
+        let mut all = self.0.lock();
+        let Some(superseded) = all.get(key) else { return false };
+        let awaited =
+            versions.any(|(uid, version)| superseded.iter().any(|old| old.uid == uid && old.version == version));
+        if !awaited {
+            all.remove(key);
+        }
+        awaited
+    }
 }
 
 impl Loop {
@@ -74,6 +104,7 @@ impl Loop {
                 // Dirt gathers no dust: the next leader, be it this one again, looks at everything anyway.
                 self.index.dirty().take_workloads();
                 wakes.clear();
+                self.metrics.holds(&[], None);
                 missed = true;
                 continue;
             }
@@ -104,21 +135,32 @@ impl Loop {
         let settings = self.settings.load();
         let now = Clock::wall();
         let plan: Plan = self.index.workload(key, &settings.default_policy, |workload, protection, holds| {
+            let deployment = workload.map(|workload| workload.deployment);
+            let versions = holds
+                .iter()
+                .map(|(hold, _)| (hold.uid.clone(), hold.resource_version.clone()))
+                .chain(deployment.map(|deployment| (deployment.uid.clone(), deployment.resource_version.clone())));
+            if self.written.is_awaited(key, versions) {
+                return Plan { sequences: Vec::new(), wake_at: now.saturating_add(RETRY).ok() };
+            }
             let protection = protection.filter(|_| settings.hold_enabled);
             reconcile(&Input { workload, protection, holds, history_ttl: settings.history_ttl, now })
         })?;
         let mut wake = plan.wake_at;
         for sequence in &plan.sequences {
-            match self.applier.perform(sequence).await {
+            let (superseded, result) = self.applier.perform(sequence).await;
+            self.written.add(key, superseded);
+            match result {
                 Ok(()) => self.tell(key, sequence),
                 Err(error) => {
-                    let again = if error.is_benign() {
+                    if error.is_benign() {
                         tracing::debug!(workload = %key, %error, "looking again");
-                        now.saturating_add(RETRY)
                     } else {
                         tracing::warn!(workload = %key, %error, "handover step failed, trying again");
-                        now.saturating_add(RETRY_REFUSED)
-                    };
+                    }
+                    // An API server that restarts is back within seconds, and a drain waits for this write.
+                    let soon = error.is_benign() || matches!(error, ApplyError::Unreachable { .. });
+                    let again = now.saturating_add(if soon { RETRY } else { RETRY_REFUSED });
                     let again = again.unwrap_or(Timestamp::MAX);
                     wake = Some(wake.map_or(again, |at| at.min(again)));
                 }
@@ -134,7 +176,7 @@ impl Loop {
                 Action::UpdateHold { hold, status } if status.phase == Phase::Released => {
                     let outcome = status.outcome.map_or("Released", belay_decide::hold::Outcome::as_str);
                     self.metrics.handover(outcome);
-                    tracing::info!(workload = %key, hold = %hold.name, outcome, message = %status.message, "eviction released");
+                    tracing::info!(workload = %key, hold = %hold.name, outcome, why = %status.message, "eviction released");
                 }
                 Action::PatchTemplate { slot, .. } => {
                     tracing::info!(workload = %key, slot = slot.as_deref().unwrap_or("none"), "pod template patched");

@@ -42,8 +42,8 @@ pub struct Loop {
     pub leadership: Arc<Leadership>,
     /// The counters.
     pub metrics: Arc<Metrics>,
-    /// How fast it may write.
-    pub rate: TokenBucket,
+    /// How fast this process may write.
+    pub rate: Arc<TokenBucket>,
     /// The watches that fill the cache.
     pub health: Vec<Health>,
 }
@@ -95,7 +95,9 @@ impl Loop {
     async fn namespace(&self, namespace: &str) -> bool {
         let settings = self.settings.load();
         let now = Clock::wall();
-        let updates = self.index.policies(namespace, &settings.default_policy, |state| desired(state, now));
+        let excluded =
+            !settings.hold_enabled || settings.rules.excluded_namespaces.iter().any(|name| name == namespace);
+        let updates = self.index.policies(namespace, &settings.default_policy, |state| desired(state, excluded, now));
         let mut whole = true;
         for update in updates.into_iter().flatten() {
             self.rate.take().await;
@@ -122,7 +124,7 @@ impl Loop {
 }
 
 /// The status that a policy should have, where it has another one.
-fn desired(state: &PolicyState<'_>, now: Timestamp) -> Option<Update> {
+fn desired(state: &PolicyState<'_>, excluded: bool, now: Timestamp) -> Option<Update> {
     let policy = state.policy;
     let invalid = match &policy.target {
         Target::Invalid(problem) => Some(problem.as_str()),
@@ -130,7 +132,7 @@ fn desired(state: &PolicyState<'_>, now: Timestamp) -> Option<Update> {
     };
     let targets: Vec<_> = state.deployments.iter().map(|(target, protection)| (*target, protection.as_ref())).collect();
     let before = policy.status.clone().unwrap_or_default();
-    let conditions = policy_status::conditions(&policy.view, invalid, &targets)
+    let conditions = policy_status::conditions(&policy.view, invalid, excluded, &targets)
         .into_iter()
         .map(|condition| stamped(condition, &before.conditions, policy.generation, now))
         .collect();

@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api;
 use crate::cluster::apply::ApplyError;
 use crate::metrics::Metrics;
+use crate::rate::TokenBucket;
 
 /// How many holds may wait to be written. At 20 writes a second this is 50 s of work, longer than a drainer waits
 /// before it asks again; more would only be stale.
@@ -50,17 +51,18 @@ pub(super) struct Entry {
 
 impl Recorder {
     /// A queue, and the tasks that write what comes through it until `stop`.
-    pub fn start(client: &Client, metrics: Arc<Metrics>, stop: &CancellationToken) -> Self {
+    pub fn start(client: &Client, writes_per_second: u32, metrics: Arc<Metrics>, stop: &CancellationToken) -> Self {
         let (recorder, entries) = Self::queue(metrics);
-        let entries = Arc::new(tokio::sync::Mutex::new(entries));
+        let writer = Writer {
+            client: client.clone(),
+            entries: Arc::new(tokio::sync::Mutex::new(entries)),
+            rate: Arc::new(TokenBucket::new(writes_per_second)),
+            waiting: Arc::clone(&recorder.waiting),
+            metrics: Arc::clone(&recorder.metrics),
+            stop: stop.clone(),
+        };
         for _ in 0..WRITERS {
-            tokio::spawn(write_all(
-                client.clone(),
-                Arc::clone(&entries),
-                recorder.waiting.clone(),
-                recorder.metrics.clone(),
-                stop.clone(),
-            ));
+            tokio::spawn(writer.clone().run());
         }
         recorder
     }
@@ -85,26 +87,39 @@ impl Recorder {
     }
 }
 
-async fn write_all(
+/// What writes the queue's entries.
+#[derive(Clone)]
+struct Writer {
     client: Client,
     entries: Arc<tokio::sync::Mutex<mpsc::Receiver<Entry>>>,
+    rate: Arc<TokenBucket>,
     waiting: Arc<Mutex<HashSet<String>>>,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
-) {
-    loop {
-        let entry = tokio::select! {
-            entry = async { entries.lock().await.recv().await } => entry,
-            () = stop.cancelled() => None,
-        };
-        let Some(entry) = entry else { return };
-        let result = write_with_retries(&client, &entry).await;
-        let label = match &result {
+}
+
+impl Writer {
+    async fn run(self) {
+        loop {
+            let entry = tokio::select! {
+                entry = async { self.entries.lock().await.recv().await } => entry,
+                () = self.stop.cancelled() => None,
+            };
+            let Some(entry) = entry else { return };
+            self.rate.take().await;
+            let result = write_with_retries(&self.client, &entry).await;
+            self.tell(&entry, &result);
+            self.waiting.lock().remove(&entry.spec.victim_uid);
+        }
+    }
+
+    fn tell(&self, entry: &Entry, result: &Result<bool, ApplyError>) {
+        let label = match result {
             Ok(true) => "Created",
             Ok(false) => "Exists",
             Err(error) => error.label(),
         };
-        metrics.record(label);
+        self.metrics.record(label);
         match result {
             // One line an episode, from the replica whose write created the record.
             Ok(true) => tracing::info!(
@@ -124,7 +139,6 @@ async fn write_all(
                 "hold not recorded; unrecorded, it is let go after half a minute"
             ),
         }
-        waiting.lock().remove(&entry.spec.victim_uid);
     }
 }
 

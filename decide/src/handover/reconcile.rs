@@ -231,8 +231,8 @@ fn held_event(deployment: &DeploymentView, hold: &HoldView) -> Vec<Action> {
     }
     let evictor = if hold.spec.evictor.is_empty() { "somebody" } else { &hold.spec.evictor };
     let note = format!(
-        "Eviction of {} from node {}, asked for by {evictor}, is held until its replacement is available, until {} \
-         at the latest",
+        "Eviction of {} from node {}, asked for by {evictor}, is held while its Deployment replaces it, until {} at \
+         the latest",
         hold.spec.victim_name,
         hold.spec.victim_node,
         hold.spec.deadline.strftime("%H:%M:%SZ")

@@ -113,7 +113,7 @@ fn the_event_of_a_hold_says_who_asks_and_until_when() {
     let (text, uid) = note("drainer");
     assert_eq!(
         text,
-        "Eviction of web-7d9f-x from node node-1, asked for by drainer, is held until its replacement is available, \
+        "Eviction of web-7d9f-x from node node-1, asked for by drainer, is held while its Deployment replaces it, \
          until 14:10:00Z at the latest"
     );
     assert_eq!(uid, "web-7d9f-x-uid");
