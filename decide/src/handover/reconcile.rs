@@ -253,7 +253,7 @@ fn failed(
 ) -> Vec<Action> {
     // A revision beyond the one that our restart made is a user's release over it: nothing of theirs is put back.
     let made = hold.status.from_revision.map(|from| from + 1);
-    let newest_is_ours = deployment.revision.is_some_and(|revision| Some(revision) <= made);
+    let newest_is_ours = deployment.is_observed() && deployment.revision.is_some_and(|revision| Some(revision) <= made);
     let undoable = record.filter(|record| {
         protection.settings.on_failure == OnFailure::RollBack
             && newest_is_ours

@@ -100,6 +100,23 @@ fn an_undo_to_the_failed_revision_is_not_rolled_back_again() {
 }
 
 #[test]
+fn an_undo_while_the_rollback_is_under_way_is_not_rolled_back_again() {
+    let (mut world, victim) = held(OnFailure::RollBack, None);
+    world.lead(0, FRESH, None);
+    world.round();
+    world.advance(20);
+    world.lead(0, FRESH, None);
+    world.roll_out();
+    world.person(Deed::Undo);
+    world.roll_out();
+    assert!(world.api.deployment.record_of(&victim).is_some_and(|record| !record.rolled_back));
+    let slot = world.api.deployment.slot.clone();
+    assert!(slot.is_some());
+    world.lead(0, FRESH, None);
+    assert_eq!(world.api.deployment.slot, slot);
+}
+
+#[test]
 fn a_release_over_a_recreate_restart_is_not_called_reverted() {
     let (mut world, victim) = held_with(true, OnFailure::Release, Some(2));
     let before = world.history.len() - 1;

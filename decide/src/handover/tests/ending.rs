@@ -182,6 +182,11 @@ fn a_failed_handover_is_rolled_back_once_before_the_release() {
             EXPIRED,
         ),
         (
+            "somebody wrote a newer spec, and the Deployment controller has not observed it",
+            roll_back(at(600, Scene::starting())).with(|scene| scene.deployment.generation = 3),
+            EXPIRED,
+        ),
+        (
             "a user released over our restart: their template is not touched",
             roll_back(at(600, Scene::starting())).with(|scene| {
                 scene.deployment.revision = Some(3);
