@@ -144,7 +144,8 @@ fn went(workload: &Workload<'_>, hold: &HoldView, restarted: bool, now: Timestam
     let old = &hold.spec.victim_hash;
     // With Recreate the victim may be seen to go before the restart is: the hold tells that it was about to be written.
     let asked_for = restarted || hold.status.from_revision.is_some();
-    let replaced = asked_for || newest.is_some_and(|newest| !old.is_empty() && newest != old);
+    // Where the newest revision is not known, a rollout is under way.
+    let replaced = asked_for || (!old.is_empty() && newest != Some(old));
     // A victim that nobody replaced, and that is seen to be gone only after its deadline, went at the deadline: the
     // webhook lets go of it without any controller. A successor that came since was not there then.
     let late = now >= hold.spec.deadline;

@@ -52,6 +52,14 @@ fn a_victim_is_released_when_it_has_a_successor() {
         ),
         ("the victim is gone after the rollout", Scene::handed_over(), HANDED_OVER),
         (
+            "a user's release replaced the victim before its ReplicaSet is in the cache",
+            Scene::asked().with(|scene| {
+                scene.deployment.revision = Some(2);
+                scene.pods.clear();
+            }),
+            HANDED_OVER,
+        ),
+        (
             "a user's release replaced the victim, and it is gone",
             Scene::handed_over().with(|scene| {
                 scene.deployment.records.clear();
