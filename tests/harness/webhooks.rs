@@ -17,7 +17,6 @@ use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -38,7 +37,7 @@ async fn serve_hook(ns: &Namespace, service: &str) -> anyhow::Result<Hook> {
         .with_no_client_auth()
         .with_single_cert(vec![certified.cert.der().clone()], key)?;
     let acceptor = TlsAcceptor::from(Arc::new(config));
-    let listener = TcpListener::bind(ns.endpoint(service, 443).await?).await?;
+    let listener = ns.endpoint(service, 443).await?;
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = calls.clone();
     let server = tokio::spawn(async move {

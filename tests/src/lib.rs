@@ -9,6 +9,9 @@
 //!
 //! Linux only: every instance owns one octet of `127.0.0.0/8` (see [`instance`]).
 
+#[cfg(not(target_os = "linux"))]
+compile_error!("the test cluster runs on Linux only: it needs all of 127.0.0.0/8, setpriv and /proc");
+
 pub mod audit;
 pub mod clock;
 pub mod control_plane;

@@ -2,7 +2,8 @@
 //!
 //! The API server refuses loopback addresses in EndpointSlices and nobody on this machine owns `10.A.x.y`, so what a
 //! pod with that address serves listens on `127.A.x.y`. The port is the pod's own, unless another program of this
-//! machine listens on that port of *every* address; then another one is taken and remembered here. Everything that
+//! machine listens on that port of *every* address, or it is one that only root may listen on; then another one is taken
+//! and remembered here. Everything that
 //! connects to a pod asks [`Network::reach`].
 
 use std::collections::{HashMap, HashSet};
@@ -86,7 +87,8 @@ impl Network {
     pub fn listen(&self, address: Ipv4Addr, port: u16) -> anyhow::Result<TcpListener> {
         let local = self.local(address);
         let listener = match TcpListener::bind((local, port)) {
-            Err(error) if error.kind() == ErrorKind::AddrInUse => {
+            // Taken on every address of the machine, or a port that only root may use.
+            Err(error) if matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::PermissionDenied) => {
                 let other = TcpListener::bind((local, 0)).with_context(|| format!("cannot listen on {local}"))?;
                 let number = other.local_addr().context("a listener without an address")?.port();
                 self.state.lock().moved.insert((address, port), number);

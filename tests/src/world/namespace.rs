@@ -1,6 +1,5 @@
 //! One test's own part of the cluster: a namespace, nodes that only its pods go to, and what is done there.
 
-use std::net::{SocketAddr, SocketAddrV4};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 use tokio::time::Instant;
 
 use super::cluster::Cluster;
@@ -197,14 +197,15 @@ impl Namespace {
         waiting::throughout(what, during, condition).await
     }
 
-    /// Makes a Service whose one endpoint is the answered address of this process: a server that a test runs itself,
-    /// which the API server reaches by the Service's name.
+    /// Makes a Service with this port whose one endpoint is the answered listener: for a server that a test runs itself
+    /// and the API server reaches by the Service's name.
     ///
     /// # Errors
-    /// When the API server refuses it.
-    pub async fn endpoint(&self, service: &str, port: u16) -> anyhow::Result<SocketAddr> {
+    /// When the API server refuses it, or the system the listener.
+    pub async fn endpoint(&self, service: &str, port: u16) -> anyhow::Result<TcpListener> {
         // Never given back: it is the test's for the life of the cluster.
         let address = self.cluster.network().allocate()?;
+        let listener = TcpListener::bind((self.cluster.network().local(address), 0)).await?;
         let object: Service = serde_json::from_value(json!({
             "metadata": { "name": service },
             "spec": { "ports": [{ "port": port }] },
@@ -213,12 +214,11 @@ impl Namespace {
         let slice: EndpointSlice = serde_json::from_value(json!({
             "metadata": { "name": service, "labels": { SERVICE_NAME: service } },
             "addressType": "IPv4",
-            "ports": [{ "name": "", "port": port }],
+            "ports": [{ "name": "", "port": listener.local_addr()?.port() }],
             "endpoints": [{ "addresses": [address.to_string()], "conditions": { "ready": true } }],
         }))?;
         self.api().create(&PostParams::default(), &slice).await?;
-        let local = self.cluster.network().local(address);
-        Ok(SocketAddr::V4(SocketAddrV4::new(local, port)))
+        Ok(listener)
     }
 
     /// Lets the namespace and its nodes go, in the background: the next test need not wait.
