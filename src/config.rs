@@ -62,8 +62,9 @@ pub struct Config {
     /// Leader election.
     #[serde(default)]
     pub leader_election: LeaderElection,
-    /// How many writes a second the controller makes in the long run. Twenty is what client-go's own controllers
-    /// default to, and a node full of single-replica workloads still hands over within seconds.
+    /// How many writes a second each process makes in the long run: a controller for handovers and policy statuses
+    /// together, a webhook replica for its records of holds. Twenty is what client-go's own controllers default to, and
+    /// a node full of single-replica workloads still hands over within seconds.
     #[serde(default = "default_writes_per_second")]
     pub writes_per_second: u32,
 }

@@ -44,7 +44,7 @@ pub struct EvictionHoldSpec {
     pub evictor: Option<String>,
     /// When the eviction was first asked for.
     pub requested_at: Time,
-    /// When the victim is released at the latest, computed by every replica from this field alone.
+    /// When the victim is released at the latest.
     pub deadline: Time,
 }
 
