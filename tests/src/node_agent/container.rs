@@ -284,7 +284,7 @@ mod tests {
         for (image, without, short) in [
             ("belay", "belay", "belay"),
             ("belay:0.1.0", "belay", "belay"),
-            ("ghcr.io/belay-dev/belay:0.1.0", "ghcr.io/belay-dev/belay", "belay"),
+            ("registry.example/belay:0.1.0", "registry.example/belay", "belay"),
             ("localhost:5000/belay", "localhost:5000/belay", "belay"),
             ("localhost:5000/belay:1@sha256:00", "localhost:5000/belay", "belay"),
             ("belay.dev/web", "belay.dev/web", "web"),
