@@ -30,10 +30,11 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::response::Response;
+use parking_lot::Mutex;
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -135,6 +136,8 @@ struct Shared {
     leaving: AtomicBool,
     cut_connections: AtomicUsize,
     cut_requests: AtomicUsize,
+    /// When it was last said that a caller refuses our certificate.
+    refusal_told: Mutex<Option<Instant>>,
 }
 
 impl Server {
@@ -193,6 +196,7 @@ impl Server {
             leaving: AtomicBool::new(false),
             cut_connections: AtomicUsize::new(0),
             cut_requests: AtomicUsize::new(0),
+            refusal_told: Mutex::new(None),
             tls,
             router,
             options,
@@ -229,18 +233,4 @@ impl Server {
         let count = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
         Drained { cut_connections: count(&shared.cut_connections), cut_requests: count(&shared.cut_requests) }
     }
-}
-
-/// Serves with the defaults.
-///
-/// # Errors
-/// None any more.
-pub async fn serve(
-    listener: TcpListener,
-    tls: Arc<ServerConfig>,
-    router: Router,
-    terminate: CancellationToken,
-) -> std::io::Result<()> {
-    Server::https(tls, router).serve(listener, terminate).await;
-    Ok(())
 }

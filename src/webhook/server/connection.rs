@@ -31,6 +31,12 @@ const MAX_HEAD: usize = 32 << 10;
 /// How often an HTTP/2 connection is pinged, and how long its answer may take: what a dead peer costs us.
 const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
 
+/// The handshake failure that has to be told: calls fail until somebody acts.
+const REFUSED: &str = "PeerRefused";
+
+/// How often that is told. Each call fails the same way.
+const TOLD_EVERY: Duration = Duration::from_mins(1);
+
 /// Serves one connection to its end.
 pub(super) async fn live(shared: Arc<Shared>, stream: TcpStream, phase: watch::Receiver<Phase>) {
     let _open = shared.telemetry.connection();
@@ -48,7 +54,12 @@ pub(super) async fn live(shared: Arc<Shared>, stream: TcpStream, phase: watch::R
             let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
             serve(&shared, stream, is_h2, phase).await;
         }
-        Err(reason) => shared.telemetry.handshake_failed(reason),
+        Err(reason) => {
+            shared.telemetry.handshake_failed(reason);
+            if reason == REFUSED {
+                tell_refusal(&shared);
+            }
+        }
     }
 }
 
@@ -66,10 +77,22 @@ fn handshake_failure(error: &io::Error) -> &'static str {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
         Some(rustls::Error::AlertReceived(
             Alert::UnknownCA | Alert::BadCertificate | Alert::CertificateUnknown | Alert::CertificateExpired,
-        )) => "PeerRefused",
+        )) => REFUSED,
         Some(rustls::Error::General(reason)) if reason.contains("no server certificate chain") => "NoCertificate",
         Some(_) => "Protocol",
         None => "PeerClosed",
+    }
+}
+
+fn tell_refusal(shared: &Shared) {
+    let now = Instant::now();
+    let mut told = shared.refusal_told.lock();
+    if told.is_none_or(|told| now.duration_since(told) >= TOLD_EVERY) {
+        *told = Some(now);
+        tracing::warn!(
+            "a caller does not trust the serving certificate; if it is an API server, compare the caBundle of the \
+             webhook configurations with the CA Secret and see the controller's log"
+        );
     }
 }
 

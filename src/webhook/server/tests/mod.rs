@@ -175,17 +175,20 @@ impl Client {
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(body.into()))
             .unwrap();
-        let response = match self {
-            Self::Http1(sender) => {
-                sender.ready().await?;
-                sender.send_request(request).await?
-            }
-            Self::Http2(sender) => {
-                sender.ready().await?;
-                sender.send_request(request).await?
-            }
+        let answered = async {
+            let response = match self {
+                Self::Http1(sender) => {
+                    sender.ready().await?;
+                    sender.send_request(request).await?
+                }
+                Self::Http2(sender) => {
+                    sender.ready().await?;
+                    sender.send_request(request).await?
+                }
+            };
+            read(response).await
         };
-        read(response).await
+        tokio::time::timeout(PATIENCE, answered).await.expect("neither an answer nor an error")
     }
 
     /// Whether this connection takes another request: what a client's pool asks before it uses one again.
