@@ -1,8 +1,9 @@
 //! Watches that keep going.
 //!
-//! kube's watcher recovers from most failures, with one hole: when the API server refuses to *start* a watch
-//! because its version is gone (HTTP 410, as after an etcd restore or a long outage), it tries that same version
-//! again for ever. So a watch that is refused like that is thrown away and begun anew with a list.
+//! kube's watcher recovers from most failures, but not well from a version that is gone (HTTP 410, as after a
+//! restart of the API server, an etcd restore or a long outage). Where the *start* of a watch is refused for it, that
+//! same version is tried again for ever; where a watch that has started is told so, the list that cures it comes only
+//! after the pause that the outage before has grown to. So such a watch is thrown away and begun anew with a list.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -18,9 +19,10 @@ use tokio_util::sync::CancellationToken;
 
 /// First pause after a failed watch.
 const MIN_BACKOFF: Duration = Duration::from_millis(200);
-/// Longest pause: an eviction that comes while the cache is blind is answered from old facts, so the cache must
-/// see again soon after the API server is back. One request per watch and five seconds troubles no API server.
-const MAX_BACKOFF: Duration = Duration::from_secs(5);
+/// Longest pause, which jitter may double: an eviction that comes while the cache is blind is answered from old facts,
+/// so the cache must see again soon after the API server is back. The watches of all replicas together ask it some
+/// twelve times a second, in an outage only.
+const MAX_BACKOFF: Duration = Duration::from_secs(2);
 
 /// What takes in the objects of a watch.
 pub trait Sink<K>: Send {
@@ -133,7 +135,8 @@ pub async fn run<K, V>(
             };
             match event {
                 Some(Ok(event)) => {
-                    if health.recovered() {
+                    // The first event of a list comes before the API server is asked for it.
+                    if !matches!(event, Event::Init) && health.recovered() {
                         tracing::info!(what = health.what, "watch recovered");
                     }
                     match event {
@@ -153,7 +156,11 @@ pub async fn run<K, V>(
                         tracing::warn!(what = health.what, error = %trouble, "watch failed, trying again");
                     }
                     if is_gone(&error) {
-                        break;
+                        // Never in a tight loop, even where an API server calls its own fresh lists too old.
+                        tokio::select! {
+                            () = tokio::time::sleep(MIN_BACKOFF) => break,
+                            () = stop.cancelled() => return,
+                        }
                     }
                 }
                 None => break,
@@ -163,7 +170,12 @@ pub async fn run<K, V>(
 }
 
 fn is_gone(error: &watcher::Error) -> bool {
-    matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
+    match error {
+        watcher::Error::WatchStartFailed(kube::Error::Api(status)) | watcher::Error::WatchError(status) => {
+            status.code == 410
+        }
+        _ => false,
+    }
 }
 
 /// One line that says what to do where it is known.
