@@ -68,9 +68,10 @@ impl Process {
     }
 }
 
-/// What is not logged unless asked for by name: kube's client tells of every failed request before the caller does,
-/// which is ten lines a second while the API server is away. Each caller says it once, with what it was about.
-const QUIET: &str = "kube_client::client::builder=off";
+/// What is not logged unless asked for by name: kube tells of every failed request and every broken watch before the
+/// caller does, which is ten lines a second while the API server is away. Each caller says it once, with what it was
+/// about.
+const QUIET: &str = "kube_client::client=off,kube_runtime::watcher=off";
 
 fn start_logging(args: &ServerArgs) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(format!("{QUIET},{}", args.log)).with_context(|| {
