@@ -23,6 +23,9 @@ pub(crate) const CONTROLLER: &str = "system:serviceaccount:belay-system:belay-co
 /// For what waits for a lead to pass on, or for half a minute by the clock of Belay, on a machine that is busy.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
 
+/// Seconds that pods serve on after they were asked to go, while endpoints catch up on a machine that is busy.
+const PRE_STOP: i64 = 4;
+
 /// One test at a time, and the Belay that they share once it is installed.
 static STAGE: Mutex<Option<Belay>> = Mutex::new(None);
 
@@ -188,10 +191,11 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// A protected single pod, whose replacement takes this long to serve.
+    /// A protected single pod, whose replacement takes this long to serve. It serves on while it terminates, for as
+    /// long as endpoints may take to tell.
     pub(crate) async fn set(ns: &Namespace, ready_after: Duration, policy_spec: &str) -> anyhow::Result<Self> {
         ns.nodes(2).await?;
-        let web = ns.web("web").ready_after(ready_after).pre_stop(3).create().await?;
+        let web = ns.web("web").ready_after(ready_after).pre_stop(PRE_STOP).create().await?;
         ns.apply(&policy("web", policy_spec)).await?;
         web.available(SOON).await?;
         protected(ns, "web").await?;
