@@ -1,6 +1,6 @@
 //! Pods that run a program of this machine: what it is told, what it may do, how it is stopped.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use belay_e2e::node_agent::Program;
@@ -169,45 +169,85 @@ fn a_program_speaks_with_its_own_service_accounts_rights() {
 }
 
 #[test]
-fn a_program_is_ready_when_its_probe_says_so_and_restarted_when_it_is_killed() {
+fn a_program_is_ready_while_its_probe_says_so_and_restarted_when_it_is_killed() {
     world::test("probed", async |ns: &Namespace| {
         ns.nodes(1).await?;
+        play_shell(ns)?;
         // A real server with a health endpoint that is always at hand.
-        let etcd = Program {
-            path: ns.cluster().programs().etcd.clone(),
-            environment: vec![("ETCD_UNSAFE_NO_FSYNC".into(), "true".into())],
-        };
-        ns.cluster().node_agent().play("etcd", etcd);
+        let etcd = ns.cluster().programs().etcd.display().to_string();
+        let script = format!(
+            "echo pid $$$$; exec {etcd} --unsafe-no-fsync --log-level=error --data-dir=/data \
+             --listen-client-urls=http://0.0.0.0:2379 --advertise-client-urls=http://0.0.0.0:2379 \
+             --listen-peer-urls=http://0.0.0.0:2380 --initial-advertise-peer-urls=http://0.0.0.0:2380 \
+             --initial-cluster=default=http://0.0.0.0:2380"
+        );
+        let began = Instant::now();
         create_pod(
             ns,
             "etcd",
             json!({
                 "volumes": [{ "name": "data", "emptyDir": {} }],
                 "containers": [{
-                    "name": "etcd", "image": "etcd",
-                    "args": ["--data-dir=/data", "--listen-client-urls=http://0.0.0.0:2379", "--log-level=warn",
-                             "--advertise-client-urls=http://0.0.0.0:2379", "--listen-peer-urls=http://0.0.0.0:2380",
-                             "--initial-advertise-peer-urls=http://0.0.0.0:2380",
-                             "--initial-cluster=default=http://0.0.0.0:2380"],
+                    "name": "etcd", "image": "shell", "args": ["-c", script],
                     "ports": [{ "name": "client", "containerPort": 2379 }],
-                    "readinessProbe": { "httpGet": { "path": "/readyz", "port": "client" }, "periodSeconds": 5 },
+                    "readinessProbe": {
+                        "httpGet": { "path": "/readyz", "port": "client" }, "periodSeconds": 4, "failureThreshold": 1,
+                    },
                     "volumeMounts": [{ "name": "data", "mountPath": "/data" }],
                 }],
             }),
         )
         .await?;
-        let ready = async |restarts: i32| {
+        let is = async |ready: bool, restarts: i32| {
             let (_, container) = status_of(ns, "etcd").await?;
             ensure!(container.restart_count == restarts, "{} restarts", container.restart_count);
-            ensure!(container.ready, "not Ready: {:?}", container.state);
+            ensure!(container.ready == ready, "Ready: {}, {:?}", container.ready, container.state);
             anyhow::Ok(())
         };
-        ns.eventually("etcd to be Ready", SOON, async || ready(0).await).await?;
+        ns.eventually("etcd to be Ready", SOON, async || is(true, 0).await).await?;
+        ensure!(began.elapsed() < Duration::from_secs(4), "the first success takes a period: {:?}", began.elapsed());
+
+        let log = ns.cluster().pod_log(ns.name(), "etcd")?;
+        let process = log.lines().find_map(|line| line.strip_prefix("pid ")).context("no process id")?.to_owned();
+        signal("STOP", &process)?;
+        ns.eventually("etcd that does not answer to be unready", SOON, async || is(false, 0).await).await?;
+        signal("CONT", &process)?;
+        ns.eventually("etcd that answers to be Ready again", SOON, async || is(true, 0).await).await?;
+
         ns.cluster().kill_pod(ns.name(), "etcd")?;
-        ns.eventually("etcd to be restarted and Ready", SOON, async || ready(1).await).await?;
+        ns.eventually("etcd to be restarted and Ready", SOON, async || is(true, 1).await).await?;
         let (_, container) = status_of(ns, "etcd").await?;
         let last = container.last_state.and_then(|last| last.terminated).context("no last state")?;
         ensure!(last.exit_code == 137, "{last:?}");
+        Ok(())
+    });
+}
+
+fn signal(name: &str, process: &str) -> anyhow::Result<()> {
+    let sent = std::process::Command::new("sh").args(["-c", &format!("kill -{name} {process}")]).status()?;
+    ensure!(sent.success(), "cannot send {name} to {process}");
+    Ok(())
+}
+
+#[test]
+fn a_program_that_fails_its_liveness_probe_is_asked_to_stop_and_restarted() {
+    world::test("dead", async |ns: &Namespace| {
+        ns.nodes(1).await?;
+        play_shell(ns)?;
+        let script = "trap 'echo asked; exit 0' TERM; while :; do sleep 0.05; done";
+        let probe = json!({ "tcpSocket": { "port": 8097 }, "periodSeconds": 1, "failureThreshold": 1 });
+        let container = json!({ "name": "c", "image": "shell", "args": ["-c", script], "livenessProbe": probe });
+        create_pod(ns, "dead", json!({ "containers": [container] })).await?;
+        let container = ns
+            .eventually("a restart", SOON, async || {
+                let (_, container) = status_of(ns, "dead").await?;
+                ensure!(container.restart_count > 0, "none so far");
+                Ok(container)
+            })
+            .await?;
+        let last = container.last_state.and_then(|last| last.terminated).context("no last state")?;
+        ensure!(last.message.clone().unwrap_or_default().contains("liveness probe failed"), "{last:?}");
+        ensure!(ns.cluster().pod_log(ns.name(), "dead")?.contains("asked"), "it was killed unasked");
         Ok(())
     });
 }
@@ -228,7 +268,7 @@ fn a_program_is_asked_to_stop_and_killed_only_after_its_grace_period() {
                 Ok(())
             })
             .await?;
-            let began = std::time::Instant::now();
+            let began = Instant::now();
             ns.api::<Pod>().delete(name, &DeleteParams::default()).await?;
             ns.eventually("the pod to be gone", SOON, async || {
                 ensure!(ns.api::<Pod>().get_opt(name).await?.is_none(), "it is there");

@@ -22,7 +22,7 @@ mod web;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -147,11 +147,6 @@ impl NodeAgent {
         let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
         files.sort();
         files
-    }
-
-    /// Where logs of pods' programs are.
-    pub fn log_folder(&self) -> &Path {
-        &self.host.logs
     }
 }
 

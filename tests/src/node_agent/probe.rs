@@ -60,70 +60,92 @@ pub(super) async fn watch(playing: &Playing, verdicts: mpsc::UnboundedSender<Ver
     never
 }
 
-/// A probe with its thresholds and defaults (those of the API) filled in.
+/// A probe that is being polled.
 struct Poll<'a> {
     playing: &'a Playing,
     probe: &'a Probe,
-    delay: Duration,
-    period: Duration,
     timeout: Duration,
-    failures: u32,
-    successes: u32,
-    /// Asked more often until the first answer was good.
-    settled: bool,
+    /// Before the next attempt.
+    pause: Duration,
+    tally: Tally,
 }
 
 impl<'a> Poll<'a> {
     fn new(playing: &'a Playing, probe: &'a Probe) -> Self {
-        let seconds = |value: Option<i32>, default: u32| {
-            Duration::from_secs(u64::from(value.and_then(|value| u32::try_from(value).ok()).unwrap_or(default)))
-        };
-        let count = |value: Option<i32>, default: u32| {
-            value.and_then(|value| u32::try_from(value).ok()).unwrap_or(default).max(1)
-        };
         Self {
             playing,
             probe,
-            delay: seconds(probe.initial_delay_seconds, 0),
-            period: seconds(probe.period_seconds, 10),
             timeout: seconds(probe.timeout_seconds, 1),
-            failures: count(probe.failure_threshold, 3),
-            successes: count(probe.success_threshold, 1),
-            settled: false,
+            pause: seconds(probe.initial_delay_seconds, 0),
+            tally: Tally::new(probe),
         }
     }
 
     /// Polls until the probe's threshold for another value than `current` is reached.
     async fn next_change(&mut self, current: Option<bool>) -> (bool, String) {
-        tokio::time::sleep(std::mem::take(&mut self.delay)).await;
-        let (mut good, mut bad) = (0, 0);
         loop {
+            tokio::time::sleep(self.pause).await;
             let answer = tokio::time::timeout(self.timeout, attempt(self.playing, self.probe)).await;
             let answer = answer.unwrap_or_else(|_| Err(anyhow::anyhow!("no answer within {:?}", self.timeout)));
-            let changed = match answer {
-                Ok(()) => {
-                    (good, bad) = (good + 1, 0);
-                    self.settled = true;
-                    (good >= self.successes && current != Some(true)).then(|| (true, String::new()))
-                }
-                Err(why) => {
-                    (good, bad) = (0, bad + 1);
-                    // While it is asked more often than agreed, failures do not count.
-                    let counts = self.settled || self.period <= FIRST_PERIOD || self.is_patient(bad);
-                    (counts && bad >= self.failures && current != Some(false)).then(|| (false, format!("{why:#}")))
-                }
-            };
-            tokio::time::sleep(if self.settled { self.period } else { self.period.min(FIRST_PERIOD) }).await;
-            if let Some(changed) = changed {
-                return changed;
+            let verdict = self.tally.note(answer.is_ok());
+            self.pause = self.tally.pause();
+            if let Some(verdict) = verdict.filter(|verdict| Some(*verdict) != current) {
+                let why = answer.err().map(|why| format!("{why:#}")).unwrap_or_default();
+                return (verdict, why);
             }
         }
     }
+}
 
-    /// Whether as much time has passed in quick polls as the failures would have taken at the real period.
-    fn is_patient(&self, bad: u32) -> bool {
-        FIRST_PERIOD * bad >= self.period * self.failures
+/// A probe's thresholds, with the API's defaults filled in, and how its last answers count against them.
+#[derive(Debug)]
+struct Tally {
+    period: Duration,
+    failures: u32,
+    successes: u32,
+    good: u32,
+    bad: u32,
+    /// Until the first good answer a program is asked more often than agreed.
+    quick: bool,
+}
+
+impl Tally {
+    fn new(probe: &Probe) -> Self {
+        let count = |value: Option<i32>, default: u32| positive(value, default).max(1);
+        Self {
+            period: seconds(probe.period_seconds, 10),
+            failures: count(probe.failure_threshold, 3),
+            successes: count(probe.success_threshold, 1),
+            good: 0,
+            bad: 0,
+            quick: true,
+        }
     }
+
+    /// Counts an answer; the result is what the probe says now, where a threshold is reached.
+    fn note(&mut self, good: bool) -> Option<bool> {
+        if good {
+            (self.good, self.bad, self.quick) = (self.good + 1, 0, false);
+            return (self.good >= self.successes).then_some(true);
+        }
+        (self.good, self.bad) = (0, self.bad + 1);
+        // Quick attempts weigh as little as they take: the threshold is reached after the same time.
+        let weighed = if self.quick { FIRST_PERIOD * self.bad } else { self.period * self.bad };
+        (weighed >= self.period * self.failures).then_some(false)
+    }
+
+    /// How long to wait for the next attempt.
+    fn pause(&self) -> Duration {
+        if self.quick { self.period.min(FIRST_PERIOD) } else { self.period }
+    }
+}
+
+fn positive(value: Option<i32>, default: u32) -> u32 {
+    value.and_then(|value| u32::try_from(value).ok()).unwrap_or(default)
+}
+
+fn seconds(value: Option<i32>, default: u32) -> Duration {
+    Duration::from_secs(u64::from(positive(value, default)))
 }
 
 async fn attempt(playing: &Playing, probe: &Probe) -> anyhow::Result<()> {
@@ -167,4 +189,29 @@ async fn http_get(address: SocketAddr, action: &HTTPGetAction) -> anyhow::Result
     let (status, _) = plain_http::exchange(stream, address, path, &headers).await?;
     ensure!(status.is_success() || status.is_redirection(), "HTTP {status}");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thresholds_are_reached_after_the_time_they_stand_for() {
+        let probe = Probe {
+            period_seconds: Some(1),
+            failure_threshold: Some(2),
+            success_threshold: Some(2),
+            ..Probe::default()
+        };
+        let mut tally = Tally::new(&probe);
+        let quick: Vec<Option<bool>> = (0..20).map(|_| tally.note(false)).collect();
+        assert_eq!(quick.iter().filter(|verdict| verdict.is_none()).count(), 19, "20 quick ones are two periods");
+        assert_eq!(quick.last(), Some(&Some(false)));
+        assert_eq!(tally.pause(), FIRST_PERIOD);
+        let answers = [true, true, false, true, false, false, false, true, true];
+        let verdicts = answers.map(|good| tally.note(good));
+        let no = Some(false);
+        assert_eq!(verdicts, [None, Some(true), None, None, None, no, no, None, Some(true)]);
+        assert_eq!(tally.pause(), Duration::from_secs(1));
+    }
 }
