@@ -8,7 +8,8 @@
 //! has `matchFields` or names `kubernetes.io/hostname` (`provisioning/provisioner.go`,
 //! `validateNodeSelectorTerm`; `apis/v1/labels.go`, `RestrictedLabels`), and such a term outlives the handover:
 //! a pod that is pending when the victim is released could then never use that node. Anti-affinity against the
-//! victim's pods is understood by every autoscaler and ends by itself when the victim is gone.
+//! victim's pods is understood by every autoscaler. Where no node takes the replacement even then, the restart is
+//! withdrawn when the handover is over (`handover::reconcile`), so it cannot block the Deployment's rollouts.
 //!
 //! A `Recreate` Deployment's new pod is created after the victim is gone, so it gets a *preferred* node affinity
 //! instead, which can never keep it pending.
@@ -50,6 +51,8 @@ pub fn avoid(strategy: Strategy, selector: &BTreeMap<String, String>, pod_hash: 
     let mut avoid = Avoid { selector: selector.clone(), ..Avoid::default() };
     for hold in holds.iter().filter(|hold| hold.status.phase != Phase::Completed) {
         match strategy {
+            // Once the victim is released nobody waits for the replacement's place any more.
+            Strategy::RollingUpdate { .. } if hold.status.phase.is_released() => {}
             // A pod of the victim's own revision is not its replacement; set against itself it could not be
             // scheduled beside its like.
             Strategy::RollingUpdate { .. }

@@ -13,7 +13,7 @@ use super::{Situation, Workload, situation};
 use crate::action::{Action, Event, ObjectRef};
 use crate::hold::{HoldStatus, HoldView, Outcome, Phase};
 use crate::policy::{self, OnFailure, Protection};
-use crate::view::{DeploymentView, PodView};
+use crate::view::{DeploymentView, PodView, Strategy};
 
 /// A released hold whose workload does not become whole again is closed after this time all the same: its
 /// victim is gone, and what is left to do is the Deployment's own business.
@@ -89,7 +89,7 @@ fn open(
     };
     let deployment = workload.deployment;
     let Some(victim) = victim.filter(|victim| !victim.terminating) else {
-        return went(workload, hold, restarted, now);
+        return went(input, workload, hold, restarted);
     };
     let Some(protection) = input.protection else {
         return release(hold, Outcome::NotNeeded, "the Deployment is no longer protected".to_owned(), now);
@@ -112,7 +112,7 @@ fn open(
     }
     if now >= hold.spec.deadline {
         let why = format!("no replacement was available by {}", hold.spec.deadline.strftime("%H:%M:%SZ"));
-        return failed(deployment, protection, hold, record, Outcome::Expired, &why, now);
+        return failed(workload, protection, hold, Outcome::Expired, &why, now);
     }
     plan.wake(hold.spec.deadline);
     let at_rest = matches!(situation, Situation::Steady | Situation::Settling);
@@ -123,7 +123,7 @@ fn open(
     let ours = record.is_some_and(|record| deployment.slot.as_deref() == Some(record.to.as_str()));
     if ours && deployment.is_observed() && deployment.status.progress_deadline_exceeded {
         let why = "the rollout of the replacement exceeded the Deployment's progress deadline";
-        return failed(deployment, protection, hold, record, Outcome::Failed, why, now);
+        return failed(workload, protection, hold, Outcome::Failed, why, now);
     }
     if situation == Situation::Steady && !restarted && !template_changed {
         return restart(deployment, protection, hold, victim, now);
@@ -139,7 +139,8 @@ fn was_reverted(deployment: &DeploymentView, hold: &HoldView, record: Option<&Ha
 }
 
 /// The victim is going or gone.
-fn went(workload: &Workload<'_>, hold: &HoldView, restarted: bool, now: Timestamp) -> Vec<Action> {
+fn went(input: &Input<'_>, workload: &Workload<'_>, hold: &HoldView, restarted: bool) -> Vec<Action> {
+    let now = input.now;
     let newest = workload.newest().and_then(|newest| newest.template_hash.as_deref());
     let old = &hold.spec.victim_hash;
     // With Recreate the victim may be seen to go before the restart is: the hold tells that it was about to be written.
@@ -156,7 +157,10 @@ fn went(workload: &Workload<'_>, hold: &HoldView, restarted: bool, now: Timestam
     } else {
         (Outcome::VictimGone, "the victim was removed by somebody else")
     };
-    release(hold, outcome, message.to_owned(), now)
+    match input.protection.filter(|_| outcome == Outcome::Expired) {
+        Some(protection) => failed(workload, protection, hold, outcome, message, now),
+        None => release(hold, outcome, message.to_owned(), now),
+    }
 }
 
 fn restart(
@@ -244,49 +248,84 @@ fn held_event(deployment: &DeploymentView, hold: &HoldView) -> Vec<Action> {
 /// The handover did not work. The victim is released; where the policy says so, the template is put back first,
 /// while the victim still serves.
 fn failed(
-    deployment: &DeploymentView,
+    workload: &Workload<'_>,
     protection: &Protection,
     hold: &HoldView,
-    record: Option<&HandoverRecord>,
     outcome: Outcome,
     why: &str,
     now: Timestamp,
 ) -> Vec<Action> {
+    let undo = (protection.settings.on_failure == OnFailure::RollBack).then(|| {
+        // The hold is written first, for its version's sake: one that is over by now must not take the template back.
+        // The release comes with the next look, which sees the record.
+        let status = HoldStatus {
+            phase: Phase::Active,
+            reason: "RollingBack".to_owned(),
+            message: format!("{why}; putting the pod template back"),
+            ..hold.status.clone()
+        };
+        put_back(workload, Some(protection), hold, status, why)
+    });
+    undo.flatten().unwrap_or_else(|| release(hold, outcome, why.to_owned(), now))
+}
+
+/// Takes our own restart back, once, where nobody has released over it: the hold's new status, the template, and a
+/// word about it.
+fn put_back(
+    workload: &Workload<'_>,
+    protection: Option<&Protection>,
+    hold: &HoldView,
+    status: HoldStatus,
+    why: &str,
+) -> Option<Vec<Action>> {
+    let deployment = workload.deployment;
+    let record = deployment.record_of(&hold.spec.victim_uid).filter(|record| !record.rolled_back)?;
     // A revision beyond the one that our restart made is a user's release over it: nothing of theirs is put back.
     let made = hold.status.from_revision.map(|from| from + 1);
     let newest_is_ours = deployment.is_observed() && deployment.revision.is_some_and(|revision| Some(revision) <= made);
-    let undoable = record.filter(|record| {
-        protection.settings.on_failure == OnFailure::RollBack
-            && newest_is_ours
-            && deployment.slot.as_deref() == Some(record.to.as_str())
-    });
-    let Some(record) = undoable else {
-        return release(hold, outcome, why.to_owned(), now);
-    };
+    if !newest_is_ours || deployment.slot.as_deref() != Some(record.to.as_str()) {
+        return None;
+    }
     let records = deployment
         .records
         .iter()
         .map(|one| HandoverRecord { rolled_back: one.rolled_back || one.victim == record.victim, ..one.clone() })
         .collect();
-    // The hold is written first, for its version's sake: one that is over by now must not take the template back. The
-    // release comes with the next look, which sees the record.
-    let status = HoldStatus {
-        phase: Phase::Active,
-        reason: "RollingBack".to_owned(),
-        message: format!("{why}; putting the pod template back"),
-        ..hold.status.clone()
-    };
     let note = format!("Putting the pod template back: {why}");
-    vec![
+    Some(vec![
         Action::UpdateHold { hold: hold_ref(hold), status },
         Action::PatchTemplate {
             deployment: deployment_ref(deployment),
             slot: record.from.clone(),
             records,
-            field_manager: protection.settings.field_manager.clone(),
+            field_manager: protection.and_then(|protection| protection.settings.field_manager.clone()),
         },
         event(hold, deployment, true, "HandoverRolledBack", "RollBack", note),
-    ]
+    ])
+}
+
+/// A handover that is over and whose replacement no node takes is undone, whatever the policy says.
+///
+/// The replacement is kept off the pods of its victim's revision ([`crate::steer`]). Its old ReplicaSet goes on making
+/// those while the rollout is stuck, so on a single node (or the only one that fits) neither would ever give way, and
+/// a restart of ours that nobody waits for any more would block the Deployment's rollouts.
+fn withdrawn(input: &Input<'_>, hold: &HoldView) -> Option<Vec<Action>> {
+    let workload = input.workload.filter(|workload| workload.deployment.uid == hold.spec.workload_uid)?;
+    if workload.deployment.strategy == Strategy::Recreate {
+        return None;
+    }
+    let newest = workload.newest()?;
+    let mut pods = workload.pods.iter().filter(|pod| pod.replica_set.as_deref() == Some(&*newest.uid)).peekable();
+    pods.peek()?;
+    if !pods.all(|pod| pod.node.is_none() && pod.unschedulable) {
+        return None;
+    }
+    let why = "no node takes the replacement";
+    let status = HoldStatus {
+        message: format!("{}; {why}, the restart is withdrawn", hold.status.message),
+        ..hold.status.clone()
+    };
+    put_back(workload, input.protection, hold, status, why)
 }
 
 /// Releases the victim, for ever.
@@ -317,6 +356,9 @@ fn release(hold: &HoldView, outcome: Outcome, message: String, now: Timestamp) -
 
 /// A released hold is completed when its victim is gone and the workload is whole again.
 fn released(input: &Input<'_>, hold: &HoldView, victim: Option<&PodView>, plan: &mut Plan) -> Vec<Action> {
+    if let Some(undo) = withdrawn(input, hold) {
+        return undo;
+    }
     if victim.is_some() {
         return Vec::new();
     }

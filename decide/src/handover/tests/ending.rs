@@ -20,6 +20,8 @@ const EXPIRED: &[&str] = &["web-7d9f-x-web7d9fx: Released Expired", "warning: Ha
 const FAILED: &[&str] = &["web-7d9f-x-web7d9fx: Released Failed", "warning: HandoverFailed"];
 const REVERTED: &[&str] = &["web-7d9f-x-web7d9fx: Released Reverted", "warning: HandoverFailed"];
 
+const UNDONE: &str = "template: slot none, records web-7d9f-x-uid undone";
+
 fn at(seconds: i64, scene: Scene) -> Scene {
     scene.with(|scene| scene.now = after(seconds))
 }
@@ -317,5 +319,44 @@ fn an_eviction_that_passed_at_the_deadline_is_not_called_a_handover() {
         ("the victim terminates, nobody serves", evicted, EXPIRED),
         ("the victim is gone, nobody serves", gone, EXPIRED),
         ("the victim terminates, its replacement serves", served, HANDED_OVER),
+    ]);
+}
+
+/// The hold is over, and the replacement has no node.
+fn homeless() -> Scene {
+    Scene::starting().with(|scene| {
+        scene.holds[0].status.phase = Phase::Released;
+        scene.holds[0].status.outcome = Some(Outcome::Expired);
+        scene.holds[0].status.reason = "Expired".into();
+        scene.holds[0].status.released_at = Some(after(0));
+        scene.replacement().node = None;
+        scene.replacement().unschedulable = true;
+    })
+}
+
+#[test]
+fn a_restart_that_no_node_takes_is_withdrawn_once_nobody_waits_for_it() {
+    const WITHDRAWN: &[&str] = &["web-7d9f-x-web7d9fx: Released Expired", UNDONE, "warning: HandoverRolledBack"];
+    ends(vec![
+        ("the victim is still there, and the rollout is stuck", homeless(), WITHDRAWN),
+        ("protection was switched off since", homeless().with(|scene| scene.protection = None), WITHDRAWN),
+        ("it has a node", homeless().with(|scene| scene.replacement().node = Some("node-2".into())), &[]),
+        ("the scheduler has not said no", homeless().with(|scene| scene.replacement().unschedulable = false), &[]),
+        ("a user released over it", homeless().with(|scene| scene.deployment.revision = Some(3)), &[]),
+        ("it was withdrawn", homeless().with(|scene| scene.deployment.records[0].rolled_back = true), &[]),
+        ("Recreate steers nothing away", recreate(homeless()), &[]),
+    ]);
+}
+
+#[test]
+fn a_handover_whose_victim_went_at_the_deadline_is_rolled_back_where_the_policy_says_so() {
+    let late = at(600, Scene::starting()).with(|scene| scene.victim().terminating = true);
+    ends(vec![
+        ("Release leaves the template", late.clone(), EXPIRED),
+        (
+            "RollBack puts it back",
+            roll_back(late),
+            &["web-7d9f-x-web7d9fx: Active RollingBack", UNDONE, "warning: HandoverRolledBack"],
+        ),
     ]);
 }
