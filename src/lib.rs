@@ -11,6 +11,7 @@ pub mod controllers;
 pub mod metrics;
 pub mod rate;
 pub mod settings;
+pub mod tasks;
 pub mod webhook;
 
 #[cfg(test)]

@@ -56,6 +56,13 @@ pub struct Metrics {
     holds: Family<PhaseLabel, Gauge>,
     next_deadline: Gauge<f64, AtomicU64>,
     leader: Gauge,
+    watch_failing: Family<KindLabel, Gauge>,
+}
+
+/// What is watched.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct KindLabel {
+    kind: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -97,6 +104,12 @@ impl Default for Metrics {
         );
         let leader = Gauge::default();
         registry.register("leader", "1 while this replica leads", leader.clone());
+        let watch_failing = Family::default();
+        registry.register(
+            "watch_failing",
+            "1 while objects of this kind cannot be watched, so that decisions are made on what was seen last",
+            watch_failing.clone(),
+        );
         Self {
             registry: Mutex::new(registry),
             evictions,
@@ -108,6 +121,7 @@ impl Default for Metrics {
             holds,
             next_deadline,
             leader,
+            watch_failing,
         }
     }
 }
@@ -164,6 +178,11 @@ impl Metrics {
         self.next_deadline.set(next_deadline.unwrap_or_default());
     }
 
+    /// The gauge of a watch: 1 while it cannot see.
+    pub fn watch_failing(&self, kind: &'static str) -> Gauge {
+        self.watch_failing.get_or_create_owned(&KindLabel { kind })
+    }
+
     /// Whether this replica leads.
     pub fn leading(&self, leading: bool) {
         self.leader.set(i64::from(leading));
@@ -183,9 +202,10 @@ mod tests {
         metrics.write("Deployment", "Ok");
         metrics.handover("HandedOver");
         metrics.holds(&[("Active", 1)], Some(1.0));
+        metrics.watch_failing("pods");
         let text = metrics.encode().unwrap();
         assert!(text.contains(r#"belay_eviction_reviews_total{decision="Hold",reason="AwaitingRestart"} 1"#), "{text}");
         let helped: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("# HELP ")).collect();
-        assert_eq!(helped.len(), 9, "each metric has its HELP: {text}");
+        assert_eq!(helped.len(), 10, "each metric has its HELP: {text}");
     }
 }

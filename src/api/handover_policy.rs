@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// An eviction of a pod of such a workload is refused (HTTP 429, which every drainer retries) while Belay makes
 /// the Deployment roll out a replacement; it goes through when the replacement is available on a node that
 /// stays, or when the deadline has passed.
-#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "belay.dev",
     version = "v1alpha1",

@@ -1,51 +1,59 @@
 //! `belay controller`: hands workloads over and keeps statuses and certificates, as long as it leads.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
 use super::ServerArgs;
 use super::process::Process;
 use crate::cluster::apply::Applier;
+use crate::cluster::index::Index;
 use crate::cluster::lease::{self, Leadership};
 use crate::cluster::trust::Trust;
+use crate::cluster::watch::synced;
 use crate::controllers::{certificates, handover, policies};
-use crate::metrics::Metrics;
 use crate::rate::TokenBucket;
 use crate::webhook::admin::{self, Admin, Condition};
 
 pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
-    let process = Process::start(&args).await?;
+    let (index, dirty) = Index::following();
+    let process = Process::start(&args, index).await?;
     let admin_listener = TcpListener::bind(args.admin_listen)
         .await
         .with_context(|| format!("cannot listen on BELAY_ADMIN_LISTEN {}", args.admin_listen))?;
-    let metrics = Arc::new(Metrics::default());
+    let Process { client, config, settings, index, health, metrics, tasks, watches, terminate, stop } = process;
     let leadership = Arc::new(Leadership::default());
-    let identity = args.pod_name.clone().unwrap_or_else(|| format!("belay-{}", std::process::id()));
-    let Process { client, config, settings, index, health, terminate, stop } = process;
 
-    let election = tokio::spawn(lease::run(
+    // The lead is given up when the loops have ended, so that two never write at once.
+    let resign = CancellationToken::new();
+    let election = tasks.spawn("leader election", {
+        let (client, namespace) = (client.clone(), args.namespace.clone());
+        let (name, timing) = (config.leader_election.lease_name.clone(), config.timing());
+        let (leadership, resign, health) = (Arc::clone(&leadership), resign.clone(), health.clone());
+        let identity = identity(args.pod_name.as_deref());
+        async move {
+            // A replica that sees nothing must not keep one that does from leading.
+            if synced(&health, &resign).await {
+                lease::run(client, namespace, name, identity, timing, leadership, resign).await;
+            }
+        }
+    });
+    let trust = Trust::watch(&watches, &args.namespace, &config);
+    let applier = Applier::start(
         client.clone(),
-        args.namespace.clone(),
-        config.leader_election.lease_name.clone(),
-        identity,
-        config.timing(),
         Arc::clone(&leadership),
-        terminate.clone(),
-    ));
-    let trust = Trust::watch(&client, &args.namespace, &config, &stop);
-    let rate = Arc::new(TokenBucket::new(config.writes_per_second));
-    let applier = Applier::new(
-        client.clone(),
-        Arc::clone(&leadership),
-        Arc::clone(&rate),
+        Arc::new(TokenBucket::new(config.writes_per_second)),
         args.pod_name.clone(),
         Arc::clone(&metrics),
+        &tasks,
     );
     let handover = handover::Loop {
         index: index.clone(),
-        applier: Arc::new(applier),
+        dirty: dirty.clone(),
+        applier: Arc::clone(&applier),
         settings: Arc::clone(&settings),
         leadership: Arc::clone(&leadership),
         metrics: Arc::clone(&metrics),
@@ -55,10 +63,10 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     let policies = policies::Loop {
         client: client.clone(),
         index,
+        dirty,
+        applier: Arc::clone(&applier),
         settings,
         leadership: Arc::clone(&leadership),
-        metrics: Arc::clone(&metrics),
-        rate,
         health: health.clone(),
     };
     let certificates = certificates::Loop {
@@ -69,12 +77,12 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
         secret_name: config.certs.secret_name.clone(),
         configurations: config.webhook_configurations.clone(),
         leadership,
-        metrics: Arc::clone(&metrics),
+        applier,
     };
     let loops = [
-        tokio::spawn(handover.run(terminate.clone())),
-        tokio::spawn(policies.run(terminate.clone())),
-        tokio::spawn(certificates.run(terminate.clone())),
+        tasks.spawn("handovers", handover.run(terminate.clone())),
+        tasks.spawn("policies", policies.run(terminate.clone())),
+        tasks.spawn("certificates", certificates.run(terminate.clone())),
     ];
     let terminating = terminate.clone();
     let mut conditions: Vec<Condition> = vec![(
@@ -85,13 +93,26 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     let admin = Admin { conditions: Arc::new(conditions), metrics };
     let serving = tokio::spawn(admin::serve(admin_listener, admin, stop.clone()));
 
-    terminate.cancelled().await;
+    let failed = tokio::select! {
+        () = terminate.cancelled() => None,
+        task = tasks.failed() => Some(task),
+    };
     tracing::info!("shutting down");
-    // The loops finish the write they are at; then the lead is given up, so that two never write at once.
+    terminate.cancel();
     for task in loops {
         task.await.context("a controller loop failed")?;
     }
+    resign.cancel();
     election.await.context("leader election failed")?;
     stop.cancel();
-    serving.await.context("the admin server failed")?.context("the admin server failed")
+    serving.await.context("the admin server failed")?.context("the admin server failed")?;
+    match failed {
+        Some(task) => bail!("the task {task:?} ended by itself, which is a defect; see the log above"),
+        None => Ok(()),
+    }
+}
+
+/// Who this replica is in the election. Outside a cluster two processes must still differ.
+fn identity(pod_name: Option<&str>) -> String {
+    pod_name.map_or_else(|| format!("belay-{:016x}", RandomState::new().build_hasher().finish()), str::to_owned)
 }

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
+use belay_decide::hold::HoldView;
+use kube::core::DeserializeGuard;
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use tokio::signal::unix::{SignalKind, signal};
@@ -12,13 +14,15 @@ use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
 use super::{LogFormat, ServerArgs};
-use crate::api::{EvictionHold, HandoverPolicy};
+use crate::api::{EvictionHold, HandoverPolicy, HandoverPolicySpec};
 use crate::cluster::index::{Index, IndexSink, Policy, Target};
 use crate::cluster::subset::{DeploymentSubset, NodeSubset, PodSubset, ReplicaSetSubset};
-use crate::cluster::watch::{Health, run};
+use crate::cluster::watch::{Health, Watches};
 use crate::cluster::{client, project};
 use crate::config::Config;
+use crate::metrics::Metrics;
 use crate::settings::{self, Settings};
+use crate::tasks::Tasks;
 
 /// Runs a server to its end.
 pub(super) fn block_on(server: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
@@ -36,6 +40,9 @@ pub(super) struct Process {
     pub(super) settings: Arc<ArcSwap<Settings>>,
     pub(super) index: Index,
     pub(super) health: Vec<Health>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) tasks: Tasks,
+    pub(super) watches: Watches,
     /// Cancelled at SIGTERM or SIGINT: readiness goes off.
     pub(super) terminate: CancellationToken,
     /// Cancelled when serving is over: everything in the background ends.
@@ -43,28 +50,35 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) async fn start(args: &ServerArgs) -> anyhow::Result<Self> {
+    /// Begins to fill `index`, and everything around it.
+    pub(super) async fn start(args: &ServerArgs, index: Index) -> anyhow::Result<Self> {
         start_logging(args)?;
         let config = Config::load(&args.config)?;
         let client = client::connect().await?;
         let settings = Arc::new(ArcSwap::from_pointee(Settings::of(&config, &args.namespace)));
         let stop = CancellationToken::new();
         let terminate = on_signal().context("cannot listen for signals")?;
-        let index = Index::new();
-        let health = fill(&client, &index, &stop);
+        let metrics = Arc::new(Metrics::default());
+        let tasks = Tasks::new(terminate.clone());
+        let watches =
+            Watches { client: client.clone(), tasks: tasks.clone(), metrics: metrics.clone(), stop: stop.clone() };
+        let health = fill(&watches, &index);
         let touched = index.clone();
-        tokio::spawn(settings::follow(
-            args.config.clone(),
-            config.clone(),
-            args.namespace.clone(),
-            Arc::clone(&settings),
-            move || {
-                touched.touch_workloads_with_holds();
-                touched.touch_policies();
-            },
-            stop.clone(),
-        ));
-        Ok(Self { client, config, settings, index, health, terminate, stop })
+        tasks.spawn(
+            "configuration",
+            settings::follow(
+                args.config.clone(),
+                config.clone(),
+                args.namespace.clone(),
+                Arc::clone(&settings),
+                move || {
+                    touched.touch_workloads_with_holds();
+                    touched.touch_policies();
+                },
+                stop.clone(),
+            ),
+        );
+        Ok(Self { client, config, settings, index, health, metrics, tasks, watches, terminate, stop })
     }
 }
 
@@ -101,66 +115,63 @@ fn on_signal() -> std::io::Result<CancellationToken> {
 }
 
 /// Watches everything that decisions read.
-fn fill(client: &Client, index: &Index, stop: &CancellationToken) -> Vec<Health> {
+fn fill(watches: &Watches, index: &Index) -> Vec<Health> {
+    let client = || watches.client.clone();
     let sink = || IndexSink(index.clone());
     let config = watcher::Config::default;
-    let mut all = Vec::new();
-    let mut health = |what| {
-        let health = Health::new(what);
-        all.push(health.clone());
-        health
-    };
-    let api = client.clone();
-    tokio::spawn(run(Api::<PodSubset>::all(api.clone()), config(), project::pod, sink(), health("pods"), stop.clone()));
-    tokio::spawn(run(
-        Api::<NodeSubset>::all(api.clone()),
-        config(),
-        project::node,
-        sink(),
-        health("nodes"),
-        stop.clone(),
-    ));
-    tokio::spawn(run(
-        Api::<ReplicaSetSubset>::all(api.clone()),
-        config(),
-        project::replica_set,
-        sink(),
-        health("ReplicaSets"),
-        stop.clone(),
-    ));
-    tokio::spawn(run(
-        Api::<DeploymentSubset>::all(api.clone()),
-        config(),
-        project::deployment,
-        sink(),
-        health("Deployments"),
-        stop.clone(),
-    ));
-    tokio::spawn(run(
-        Api::<HandoverPolicy>::all(api.clone()),
-        config(),
-        policy,
-        sink(),
-        health("HandoverPolicies"),
-        stop.clone(),
-    ));
-    tokio::spawn(run(
-        Api::<EvictionHold>::all(api),
-        config(),
-        project::hold,
-        sink(),
-        health("EvictionHolds"),
-        stop.clone(),
-    ));
-    all
+    vec![
+        watches.start("pods", Api::all(client()), config(), |pod: &PodSubset| Some(project::pod(pod)), sink()),
+        watches.start("nodes", Api::all(client()), config(), |node: &NodeSubset| Some(project::node(node)), sink()),
+        watches.start(
+            "ReplicaSets",
+            Api::all(client()),
+            config(),
+            |set: &ReplicaSetSubset| Some(project::replica_set(set)),
+            sink(),
+        ),
+        watches.start(
+            "Deployments",
+            Api::all(client()),
+            config(),
+            |deployment: &DeploymentSubset| Some(project::deployment(deployment)),
+            sink(),
+        ),
+        watches.start("HandoverPolicies", Api::all(client()), config(), |object| Some(policy(object)), sink()),
+        watches.start("EvictionHolds", Api::all(client()), config(), hold, sink()),
+    ]
 }
 
-fn policy(policy: &HandoverPolicy) -> Policy {
-    let spec = &policy.spec;
+/// A policy that a newer version wrote may hold words that this one does not know: it selects nothing and says why,
+/// and the others are read all the same.
+fn policy(policy: &DeserializeGuard<HandoverPolicy>) -> Policy {
+    let (readable, problem) = match &policy.0 {
+        Ok(policy) => (policy.clone(), None),
+        Err(invalid) => {
+            let mut blank = HandoverPolicy::new("", HandoverPolicySpec::default());
+            blank.metadata = invalid.metadata.clone();
+            (blank, Some(format!("this version of Belay cannot read the policy: {}", invalid.error)))
+        }
+    };
+    let spec = &readable.spec;
+    let target = Target::of(spec.target_ref.as_ref().map(|target| target.name.as_str()), spec.selector.as_ref());
     Policy {
-        view: project::policy(policy),
-        target: Target::of(spec.target_ref.as_ref().map(|target| target.name.as_str()), spec.selector.as_ref()),
-        generation: policy.metadata.generation.unwrap_or_default(),
-        status: policy.status.clone(),
+        view: project::policy(&readable),
+        target: problem.map_or(target, Target::Invalid),
+        generation: readable.metadata.generation.unwrap_or_default(),
+        resource_version: readable.metadata.resource_version.clone().unwrap_or_default(),
+        uid: readable.metadata.uid.clone().unwrap_or_default(),
+        status: readable.status.clone(),
+    }
+}
+
+fn hold(hold: &DeserializeGuard<EvictionHold>) -> Option<HoldView> {
+    match &hold.0 {
+        Ok(hold) => Some(project::hold(hold)),
+        Err(invalid) => {
+            let name = invalid.metadata.name.as_deref().unwrap_or_default();
+            let namespace = invalid.metadata.namespace.as_deref().unwrap_or_default();
+            tracing::warn!(%namespace, hold = %name, error = %invalid.error, "EvictionHold passed over");
+            None
+        }
     }
 }

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
+use futures::FutureExt as _;
 use tokio::net::TcpListener;
 use webhook_certs::{CertResolver, Jitter, LeafRequest};
 
 use super::WebhookArgs;
 use super::process::Process;
 use crate::cluster::clock::Clock;
+use crate::cluster::index::Index;
 use crate::cluster::trust::Trust;
-use crate::metrics::Metrics;
 use crate::webhook::admin::{self, Admin, Condition};
 use crate::webhook::leaf::ServingLeaf;
 use crate::webhook::memory::Victims;
@@ -20,27 +21,26 @@ use crate::webhook::{Handlers, router, unserved};
 
 pub(super) async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let server_args = &args.server;
-    let process = Process::start(server_args).await?;
+    let process = Process::start(server_args, Index::new()).await?;
     let listener = TcpListener::bind(args.listen)
         .await
         .with_context(|| format!("cannot listen on BELAY_LISTEN {}", args.listen))?;
     let admin_listener = TcpListener::bind(server_args.admin_listen)
         .await
         .with_context(|| format!("cannot listen on BELAY_ADMIN_LISTEN {}", server_args.admin_listen))?;
-    let metrics = Arc::new(Metrics::default());
-    let Process { client, config, settings, index, health, terminate, stop } = process;
+    let Process { client, config, settings, index, health, metrics, tasks, watches, terminate, stop } = process;
 
-    let trust = Trust::watch(&client, &server_args.namespace, &config, &stop);
+    let trust = Trust::watch(&watches, &server_args.namespace, &config);
     let resolver = CertResolver::new();
     let request = LeafRequest {
         dns_names: config.certs.dns_names.clone(),
         ips: Vec::new(),
         jitter: server_args.pod_name.as_deref().map_or(Jitter::NONE, Jitter::of),
     };
-    let leaf = ServingLeaf::keep(trust, request, Arc::clone(&resolver), stop.clone());
+    let leaf = ServingLeaf::keep(trust, request, Arc::clone(&resolver), &tasks, stop.clone());
     let tls = resolver.server_config().context("cannot set up TLS")?;
 
-    let recorder = Recorder::start(&client, config.writes_per_second, Arc::clone(&metrics), &stop);
+    let recorder = Recorder::start(&client, config.writes_per_second, Arc::clone(&metrics), &tasks, &stop);
     let handlers = Arc::new(Handlers {
         index,
         health: health.clone(),
@@ -64,9 +64,22 @@ pub(super) async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let serving = tokio::spawn(admin::serve(admin_listener, admin, stop.clone()));
 
     tracing::info!(listen = %args.listen, admin = %server_args.admin_listen, "serving");
-    let drained =
-        Server::https(tls, router(handlers)).fallback(unserved).telemetry(telemetry).serve(listener, terminate).await;
+    // A defect of ours ends the process as SIGTERM does: the API server is served until it has turned to the others.
+    let failing = tokio::spawn({
+        let (tasks, terminate) = (tasks.clone(), terminate.clone());
+        async move {
+            let task = tasks.failed().await;
+            terminate.cancel();
+            task
+        }
+    });
+    let server = Server::https(tls, router(handlers)).fallback(unserved).telemetry(telemetry);
+    let drained = server.serve(listener, terminate).await;
     tracing::info!(cut_connections = drained.cut_connections, cut_requests = drained.cut_requests, "stopped serving");
     stop.cancel();
-    serving.await.context("the admin server failed")?.context("the admin server failed")
+    serving.await.context("the admin server failed")?.context("the admin server failed")?;
+    match failing.now_or_never() {
+        Some(Ok(task)) => bail!("the task {task:?} ended by itself, which is a defect; see the log above"),
+        _ => Ok(()),
+    }
 }

@@ -18,11 +18,13 @@ use kube::runtime::events::{Event as KubeEvent, EventType, Recorder, Reporter};
 use kube::{Api, Client};
 use serde_json::json;
 use thiserror::Error;
+use tokio::sync::mpsc;
 
 use super::lease::Leadership;
 use crate::api;
 use crate::metrics::Metrics;
 use crate::rate::TokenBucket;
+use crate::tasks::Tasks;
 
 /// Field manager of everything that Belay writes, where a policy names no other.
 pub const FIELD_MANAGER: &str = "belay";
@@ -30,6 +32,12 @@ pub const FIELD_MANAGER: &str = "belay";
 /// A write that takes longer than this has failed for our purposes: the API server allows a request 34 s with
 /// slow webhooks, but a decision that old is better made anew.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Events that may wait to be written. A drain of the largest node makes three for each of its 110 pods.
+const EVENT_QUEUE: usize = 512;
+
+/// Events a second in the long run: beside the writes that a drain waits for, they must not crowd the API server.
+const EVENTS_PER_SECOND: u32 = 10;
 
 /// Why a write did not happen. The variant's name is the metric label.
 #[derive(Debug, Error)]
@@ -104,7 +112,7 @@ impl ApplyError {
                 404 => Self::Gone { object },
                 401 | 403 => Self::Forbidden { object, message: status.message.clone() },
                 // A merge patch whose `metadata.uid` is another object's is answered 422.
-                422 if status.message.contains("uid") => Self::Gone { object },
+                422 if status.message.contains("metadata.uid") => Self::Gone { object },
                 429 | 500.. => Self::Unreachable { object, message: status.message.clone() },
                 _ => Self::Refused { object, message: status.message.clone() },
             },
@@ -133,72 +141,93 @@ impl Superseded {
 /// Performs actions.
 pub struct Applier {
     client: Client,
-    events: Recorder,
+    events: mpsc::Sender<Event>,
     leadership: Arc<Leadership>,
     rate: Arc<TokenBucket>,
     metrics: Arc<Metrics>,
 }
 
 impl Applier {
-    /// An applier that writes as fast as `rate` lets it.
-    pub fn new(
+    /// An applier that writes as fast as `rate` lets it, and Events in a task of their own until `stop`.
+    pub fn start(
         client: Client,
         leadership: Arc<Leadership>,
         rate: Arc<TokenBucket>,
         pod_name: Option<String>,
         metrics: Arc<Metrics>,
-    ) -> Self {
+        tasks: &Tasks,
+    ) -> Arc<Self> {
         let reporter = Reporter { controller: "belay".to_owned(), instance: pod_name };
-        let events = Recorder::new(client.clone(), reporter);
-        Self { client, events, leadership, rate, metrics }
+        let recorder = Recorder::new(client.clone(), reporter);
+        let (events, queue) = mpsc::channel(EVENT_QUEUE);
+        tasks.spawn("Events", publish_all(recorder, queue, Arc::clone(&metrics)));
+        Arc::new(Self { client, events, leadership, rate, metrics })
     }
 
-    /// Performs a sequence, up to the first write that fails. An Event that cannot be written stops nothing.
+    /// Performs one write of any kind: while leading, at the rate, within its time, counted.
+    pub async fn write<T>(
+        &self,
+        kind: &'static str,
+        object: String,
+        write: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, ApplyError> {
+        self.rate.take().await;
+        let result = if self.leadership.is_leader() {
+            bounded(object, write).await
+        } else {
+            Err(ApplyError::NotLeading { object })
+        };
+        self.metrics.write(kind, result.as_ref().err().map_or("Ok", ApplyError::label));
+        result
+    }
+
+    /// Performs a sequence, up to the first write that fails. Events are queued and hold nothing up.
     ///
     /// Tells which versions of objects the writes have superseded, those before the failing one included.
     pub async fn perform(&self, sequence: &[Action]) -> (Vec<Superseded>, Result<(), ApplyError>) {
         let mut superseded = Vec::new();
         for action in sequence {
-            let result = self.one(action).await;
-            let label = result.as_ref().err().map_or("Ok", ApplyError::label);
-            self.metrics.write(kind(action), label);
-            match (result, action) {
-                (Ok(old), _) => superseded.extend(old),
-                (Err(error), Action::Event(_)) => tracing::warn!(%error, "Event not written"),
-                (Err(error), _) => return (superseded, Err(error)),
+            match self.one(action).await {
+                Ok(old) => superseded.extend(old),
+                Err(error) => return (superseded, Err(error)),
             }
         }
         (superseded, Ok(()))
     }
 
     async fn one(&self, action: &Action) -> Result<Option<Superseded>, ApplyError> {
-        self.rate.take().await;
-        let object = describe(action);
-        if !self.leadership.is_leader() {
-            return Err(ApplyError::NotLeading { object });
-        }
-        let write = async {
-            match action {
-                Action::UpdateHold { hold, status } => self.update_hold(hold, status).await,
-                Action::DeleteHold { hold } => self.delete_hold(hold).await.map(|()| None),
-                Action::PatchTemplate { deployment, slot, records, field_manager } => {
-                    let patch = template_patch(deployment, slot.as_deref(), records);
-                    let manager = field_manager.as_deref().unwrap_or(FIELD_MANAGER);
-                    let api: Api<Deployment> = Api::namespaced(self.client.clone(), &deployment.namespace);
-                    let params = PatchParams { field_manager: Some(manager.to_owned()), ..PatchParams::default() };
-                    let written = api.patch_metadata(&deployment.name, &params, &Patch::Merge(patch)).await?;
-                    Ok(Superseded::by(deployment, &written.metadata))
+        match action {
+            Action::UpdateHold { hold, status } => {
+                self.write("EvictionHoldStatus", of_hold(hold), self.update_hold(hold, status)).await
+            }
+            Action::DeleteHold { hold } => {
+                self.write("EvictionHold", of_hold(hold), self.delete_hold(hold)).await.map(|()| None)
+            }
+            Action::PatchTemplate { deployment, slot, records, field_manager } => {
+                let object = format!("Deployment {}/{}", deployment.namespace, deployment.name);
+                let manager = field_manager.as_deref().unwrap_or(FIELD_MANAGER);
+                let patch = template_patch(deployment, slot.as_deref(), records);
+                self.write("Deployment", object, self.patch_template(deployment, manager, patch)).await
+            }
+            Action::Event(event) => {
+                if self.events.try_send(event.clone()).is_err() {
+                    self.metrics.write("Event", "QueueFull");
                 }
-                Action::Event(event) => self.publish(event).await.map(|()| None),
-            }
-        };
-        match tokio::time::timeout(WRITE_TIMEOUT, write).await {
-            Ok(result) => result.map_err(|error| ApplyError::of(error, object)),
-            Err(_) => {
-                let message = format!("no answer within {} s", WRITE_TIMEOUT.as_secs());
-                Err(ApplyError::Unreachable { object, message })
+                Ok(None)
             }
         }
+    }
+
+    async fn patch_template(
+        &self,
+        deployment: &ObjectRef,
+        manager: &str,
+        patch: serde_json::Value,
+    ) -> kube::Result<Option<Superseded>> {
+        let api: Api<Deployment> = Api::namespaced(self.client.clone(), &deployment.namespace);
+        let params = PatchParams { field_manager: Some(manager.to_owned()), ..PatchParams::default() };
+        let written = api.patch_metadata(&deployment.name, &params, &Patch::Merge(patch)).await?;
+        Ok(Superseded::by(deployment, &written.metadata))
     }
 
     async fn update_hold(&self, hold: &ObjectRef, status: &HoldStatus) -> kube::Result<Option<Superseded>> {
@@ -225,19 +254,44 @@ impl Applier {
         };
         api.delete(&hold.name, &params).await.map(drop)
     }
+}
 
-    async fn publish(&self, event: &Event) -> kube::Result<()> {
-        let regarding = reference("apps/v1", "Deployment", &event.namespace, &event.deployment, &event.deployment_uid);
-        let pod = reference("v1", "Pod", &event.namespace, &event.pod, &event.pod_uid);
-        let event = KubeEvent {
-            type_: if event.warning { EventType::Warning } else { EventType::Normal },
-            reason: event.reason.to_owned(),
-            note: Some(event.note.clone()),
-            action: event.action.to_owned(),
-            secondary: Some(pod),
-        };
-        self.events.publish(&event, &regarding).await
+/// Awaits a call, for as long as a write may take.
+pub async fn bounded<T>(object: String, call: impl Future<Output = kube::Result<T>>) -> Result<T, ApplyError> {
+    match tokio::time::timeout(WRITE_TIMEOUT, call).await {
+        Ok(result) => result.map_err(|error| ApplyError::of(error, object)),
+        Err(_) => {
+            let message = format!("no answer within {} s", WRITE_TIMEOUT.as_secs());
+            Err(ApplyError::Unreachable { object, message })
+        }
     }
+}
+
+/// Writes Events one after the other. They tell people; nothing waits for them.
+async fn publish_all(recorder: Recorder, mut queue: mpsc::Receiver<Event>, metrics: Arc<Metrics>) {
+    let rate = TokenBucket::new(EVENTS_PER_SECOND);
+    while let Some(event) = queue.recv().await {
+        rate.take().await;
+        let object = format!("Event {} on Deployment {}/{}", event.reason, event.namespace, event.deployment);
+        let result = bounded(object, publish(&recorder, &event)).await;
+        metrics.write("Event", result.as_ref().err().map_or("Ok", ApplyError::label));
+        if let Err(error) = result {
+            tracing::warn!(%error, "Event not written");
+        }
+    }
+}
+
+async fn publish(recorder: &Recorder, event: &Event) -> kube::Result<()> {
+    let regarding = reference("apps/v1", "Deployment", &event.namespace, &event.deployment, &event.deployment_uid);
+    let pod = reference("v1", "Pod", &event.namespace, &event.pod, &event.pod_uid);
+    let event = KubeEvent {
+        type_: if event.warning { EventType::Warning } else { EventType::Normal },
+        reason: event.reason.to_owned(),
+        note: Some(event.note.clone()),
+        action: event.action.to_owned(),
+        secondary: Some(pod),
+    };
+    recorder.publish(&event, &regarding).await
 }
 
 fn reference(api_version: &str, kind: &str, namespace: &str, name: &str, uid: &str) -> ObjectReference {
@@ -251,27 +305,8 @@ fn reference(api_version: &str, kind: &str, namespace: &str, name: &str, uid: &s
     }
 }
 
-fn kind(action: &Action) -> &'static str {
-    match action {
-        Action::UpdateHold { .. } => "EvictionHoldStatus",
-        Action::DeleteHold { .. } => "EvictionHold",
-        Action::PatchTemplate { .. } => "Deployment",
-        Action::Event(_) => "Event",
-    }
-}
-
-fn describe(action: &Action) -> String {
-    match action {
-        Action::UpdateHold { hold, .. } | Action::DeleteHold { hold } => {
-            format!("EvictionHold {}/{}", hold.namespace, hold.name)
-        }
-        Action::PatchTemplate { deployment, .. } => {
-            format!("Deployment {}/{}", deployment.namespace, deployment.name)
-        }
-        Action::Event(event) => {
-            format!("Event {} on Deployment {}/{}", event.reason, event.namespace, event.deployment)
-        }
-    }
+fn of_hold(hold: &ObjectRef) -> String {
+    format!("EvictionHold {}/{}", hold.namespace, hold.name)
 }
 
 /// One merge patch: the template's slot and the records on the Deployment, with both preconditions.
@@ -289,14 +324,15 @@ fn template_patch(deployment: &ObjectRef, slot: Option<&str>, records: &[record:
 /// The status as it stands in the API. Absent fields are written as null, so that a merge patch takes them away.
 fn hold_status(status: &HoldStatus) -> serde_json::Value {
     let time = |at: Option<jiff::Timestamp>| at.map(Time);
-    let released = Condition {
+    // Before the release there is no condition: its absence says the same, and has no time to be kept.
+    let released = status.released_at.map(|at| Condition {
         type_: "Released".to_owned(),
-        status: if status.phase.is_released() { "True" } else { "False" }.to_owned(),
-        reason: if status.reason.is_empty() { "Pending".to_owned() } else { status.reason.clone() },
+        status: "True".to_owned(),
+        reason: if status.reason.is_empty() { "Released".to_owned() } else { status.reason.clone() },
         message: status.message.clone(),
-        last_transition_time: Time(status.released_at.unwrap_or_else(super::clock::Clock::wall)),
+        last_transition_time: Time(at),
         observed_generation: None,
-    };
+    });
     json!({
         "phase": match status.phase {
             Phase::Pending => api::HoldPhase::Pending,
@@ -318,6 +354,6 @@ fn hold_status(status: &HoldStatus) -> serde_json::Value {
         "restartedAt": time(status.restarted_at),
         "releasedAt": time(status.released_at),
         "completedAt": time(status.completed_at),
-        "conditions": [released],
+        "conditions": Vec::from_iter(released),
     })
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use belay_decide::hold::HoldView;
 use belay_decide::policy::{DefaultPolicy, PolicyView, Protection, protection};
-use belay_decide::view::{DeploymentView, NodeView, PodView, ReplicaSetView};
+use belay_decide::view::{DeploymentView, PodView, ReplicaSetView};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use parking_lot::RwLock;
 
@@ -35,6 +35,10 @@ pub struct Policy {
     pub target: Target,
     /// `metadata.generation`.
     pub generation: i64,
+    /// `metadata.resourceVersion`.
+    pub resource_version: String,
+    /// `metadata.uid`.
+    pub uid: String,
     /// `status`, as last seen.
     pub status: Option<api::HandoverPolicyStatus>,
 }
@@ -52,7 +56,6 @@ struct State {
     deployments: Named<DeploymentView>,
     /// Name of a Deployment by its UID.
     deployment_names: HashMap<Box<str>, WorkloadKey>,
-    nodes: HashMap<Box<str>, NodeView>,
     /// Names of nodes that are about to go.
     doomed: HashSet<Box<str>>,
     policies: Named<Policy>,
@@ -65,48 +68,19 @@ struct State {
 #[derive(Clone, Default)]
 pub struct Index {
     state: Arc<RwLock<State>>,
-    dirty: Dirty,
-}
-
-/// How many objects of each kind are known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Pods.
-    pub pods: usize,
-    /// Deployments.
-    pub deployments: usize,
-    /// Nodes.
-    pub nodes: usize,
-    /// HandoverPolicies.
-    pub policies: usize,
-    /// EvictionHolds.
-    pub holds: usize,
+    dirty: Option<Dirty>,
 }
 
 impl Index {
-    /// An empty cache.
+    /// An empty cache that only answers.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Which workloads changed since they were last taken.
-    pub fn dirty(&self) -> &Dirty {
-        &self.dirty
-    }
-
-    /// How much is known.
-    pub fn counts(&self) -> Counts {
-        fn of<V>(named: &Named<V>) -> usize {
-            named.values().map(HashMap::len).sum()
-        }
-        let state = self.state.read();
-        Counts {
-            pods: of(&state.pods),
-            deployments: of(&state.deployments),
-            nodes: state.nodes.len(),
-            policies: of(&state.policies),
-            holds: of(&state.holds),
-        }
+    /// An empty cache that also notes which workloads change, for who takes that in; it would pile up otherwise.
+    pub fn following() -> (Self, Dirty) {
+        let dirty = Dirty::default();
+        (Self { dirty: Some(dirty.clone()), ..Self::default() }, dirty)
     }
 }
 

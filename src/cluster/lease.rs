@@ -127,7 +127,8 @@ pub async fn run(
             () = stop.cancelled() => {}
         }
     }
-    elector.give_up().await;
+    // An API server that does not answer must not hold up the end; the Lease expires by itself.
+    let _ = tokio::time::timeout(timing.retry_period, elector.give_up()).await;
 }
 
 struct Elector {

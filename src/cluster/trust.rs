@@ -6,23 +6,28 @@ use std::sync::Arc;
 
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
 use kube::runtime::watcher;
-use kube::{Api, Client};
 use parking_lot::RwLock;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 use webhook_certs::secret::SecretData;
 use webhook_certs::{CaSecret, ConfigKind, Entry, LiveCaBundle};
 
-use super::watch::{Health, Sink, run};
+use super::watch::{Health, Sink, Watches};
 use crate::config::Config;
 
 /// What is seen. Cheap to clone.
 #[derive(Clone)]
 pub struct Trust {
+    sight: Sight,
+    health: [Health; 3],
+}
+
+/// What the watches write and the rest reads.
+#[derive(Clone)]
+struct Sight {
     seen: Arc<RwLock<Seen>>,
     changed: watch::Sender<()>,
-    health: [Health; 3],
 }
 
 #[derive(Default)]
@@ -34,50 +39,46 @@ struct Seen {
 
 impl Trust {
     /// Begins to watch.
-    pub fn watch(client: &Client, namespace: &str, config: &Config, stop: &CancellationToken) -> Self {
-        let health = [
-            Health::new("the CA Secret"),
-            Health::new("our ValidatingWebhookConfiguration"),
-            Health::new("our MutatingWebhookConfiguration"),
-        ];
-        let trust = Self { seen: Arc::default(), changed: watch::Sender::new(()), health };
-        let [secret, validating, mutating] = &trust.health;
+    pub fn watch(watches: &Watches, namespace: &str, config: &Config) -> Self {
+        let (seen, changed) = (Arc::default(), watch::Sender::new(()));
+        let sight = Sight { seen, changed };
+        let client = &watches.client;
         let by_name = |name: &str| watcher::Config::default().fields(&format!("metadata.name={name}"));
-        tokio::spawn(run(
-            Api::<Secret>::namespaced(client.clone(), namespace),
-            by_name(&config.certs.secret_name),
-            parse_secret,
-            SecretSink(trust.clone()),
-            secret.clone(),
-            stop.clone(),
-        ));
-        tokio::spawn(run(
-            Api::<ValidatingWebhookConfiguration>::all(client.clone()),
-            by_name(&config.webhook_configurations.validating),
-            validating_bundles,
-            BundleSink { trust: trust.clone(), kind: ConfigKind::Validating },
-            validating.clone(),
-            stop.clone(),
-        ));
-        tokio::spawn(run(
-            Api::<MutatingWebhookConfiguration>::all(client.clone()),
-            by_name(&config.webhook_configurations.mutating),
-            mutating_bundles,
-            BundleSink { trust: trust.clone(), kind: ConfigKind::Mutating },
-            mutating.clone(),
-            stop.clone(),
-        ));
-        trust
+        let names = &config.webhook_configurations;
+        let health = [
+            watches.start(
+                "Secret",
+                Api::<Secret>::namespaced(client.clone(), namespace),
+                by_name(&config.certs.secret_name),
+                |secret| Some(parse_secret(secret)),
+                SecretSink(sight.clone()),
+            ),
+            watches.start(
+                "ValidatingWebhookConfiguration",
+                Api::<ValidatingWebhookConfiguration>::all(client.clone()),
+                by_name(&names.validating),
+                |config| Some(validating_bundles(config)),
+                BundleSink { sight: sight.clone(), kind: ConfigKind::Validating },
+            ),
+            watches.start(
+                "MutatingWebhookConfiguration",
+                Api::<MutatingWebhookConfiguration>::all(client.clone()),
+                by_name(&names.mutating),
+                |config| Some(mutating_bundles(config)),
+                BundleSink { sight: sight.clone(), kind: ConfigKind::Mutating },
+            ),
+        ];
+        Self { sight, health }
     }
 
     /// The Secret: absent, unusable and why, or sound.
     pub fn secret(&self) -> Option<Result<CaSecret, String>> {
-        self.seen.read().secret.clone()
+        self.sight.seen.read().secret.clone()
     }
 
     /// What each entry of our live configurations trusts.
     pub fn live(&self) -> Vec<LiveCaBundle> {
-        let seen = self.seen.read();
+        let seen = self.sight.seen.read();
         seen.validating.iter().chain(&seen.mutating).cloned().collect()
     }
 
@@ -88,9 +89,11 @@ impl Trust {
 
     /// Tells of every change.
     pub fn changes(&self) -> watch::Receiver<()> {
-        self.changed.subscribe()
+        self.sight.changed.subscribe()
     }
+}
 
+impl Sight {
     fn change(&self, change: impl FnOnce(&mut Seen)) {
         change(&mut self.seen.write());
         self.changed.send_replace(());
@@ -134,7 +137,7 @@ pub fn mutating_bundles(config: &MutatingWebhookConfiguration) -> Vec<LiveCaBund
         .collect()
 }
 
-struct SecretSink(Trust);
+struct SecretSink(Sight);
 
 impl Sink<Result<CaSecret, String>> for SecretSink {
     fn replace(&mut self, mut objects: Vec<Result<CaSecret, String>>) {
@@ -151,13 +154,13 @@ impl Sink<Result<CaSecret, String>> for SecretSink {
 }
 
 struct BundleSink {
-    trust: Trust,
+    sight: Sight,
     kind: ConfigKind,
 }
 
 impl BundleSink {
     fn set(&self, bundles: Vec<LiveCaBundle>) {
-        self.trust.change(|seen| match self.kind {
+        self.sight.change(|seen| match self.kind {
             ConfigKind::Validating => seen.validating = bundles,
             ConfigKind::Mutating => seen.mutating = bundles,
         });

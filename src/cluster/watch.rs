@@ -12,10 +12,14 @@ use std::time::Duration;
 use futures::{StreamExt, pin_mut};
 use kube::runtime::watcher::{self, Event, ExponentialBackoff};
 use kube::runtime::{WatchStreamExt, watcher as watch_objects};
-use kube::{Api, Resource};
+use kube::{Api, Client, Resource};
 use parking_lot::Mutex;
+use prometheus_client::metrics::gauge::Gauge;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
+
+use crate::metrics::Metrics;
+use crate::tasks::Tasks;
 
 /// First pause after a failed watch.
 const MIN_BACKOFF: Duration = Duration::from_millis(200);
@@ -41,6 +45,7 @@ pub struct Health {
     pub what: &'static str,
     state: Arc<Mutex<State>>,
     first: CancellationToken,
+    failing: Gauge,
 }
 
 #[derive(Debug)]
@@ -50,12 +55,13 @@ struct State {
 }
 
 impl Health {
-    /// A watch that has seen nothing yet.
-    pub fn new(what: &'static str) -> Self {
+    /// A watch that has seen nothing yet; `failing` is 1 while it cannot see.
+    pub fn new(what: &'static str, failing: Gauge) -> Self {
         Self {
             what,
             state: Arc::new(Mutex::new(State { synced: false, trouble: None })),
             first: CancellationToken::new(),
+            failing,
         }
     }
 
@@ -83,11 +89,13 @@ impl Health {
     fn troubled(&self, trouble: &str) -> bool {
         let mut state = self.state.lock();
         let news = state.trouble.as_deref() != Some(trouble);
+        self.failing.set(1);
         state.trouble = Some(trouble.to_owned());
         news
     }
 
     fn recovered(&self) -> bool {
+        self.failing.set(0);
         self.state.lock().trouble.take().is_some()
     }
 }
@@ -105,11 +113,43 @@ pub async fn synced(health: &[Health], stop: &CancellationToken) -> bool {
     true
 }
 
+/// What watches are started with.
+pub struct Watches {
+    /// The client.
+    pub client: Client,
+    /// What misses a watch that ended.
+    pub tasks: Tasks,
+    /// Where a failing watch shows.
+    pub metrics: Arc<Metrics>,
+    /// Ends them all.
+    pub stop: CancellationToken,
+}
+
+impl Watches {
+    /// Starts a watch. What `project` makes nothing of is passed over.
+    pub fn start<K, V>(
+        &self,
+        what: &'static str,
+        api: Api<K>,
+        config: watcher::Config,
+        project: impl Fn(&K) -> Option<V> + Send + Sync + 'static,
+        sink: impl Sink<V> + 'static,
+    ) -> Health
+    where
+        K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+        V: Send + 'static,
+    {
+        let health = Health::new(what, self.metrics.watch_failing(what));
+        self.tasks.spawn(what, run(api, config, project, sink, health.clone(), self.stop.clone()));
+        health
+    }
+}
+
 /// Watches until `stop`, feeding every change into `sink`.
-pub async fn run<K, V>(
+async fn run<K, V>(
     api: Api<K>,
     config: watcher::Config,
-    project: impl Fn(&K) -> V + Send,
+    project: impl Fn(&K) -> Option<V> + Send,
     mut sink: impl Sink<V>,
     health: Health,
     stop: CancellationToken,
@@ -141,13 +181,21 @@ pub async fn run<K, V>(
                     }
                     match event {
                         Event::Init => listed = Vec::new(),
-                        Event::InitApply(object) => listed.push(project(&object)),
+                        Event::InitApply(object) => listed.extend(project(&object)),
                         Event::InitDone => {
                             sink.replace(std::mem::take(&mut listed));
                             health.synced();
                         }
-                        Event::Apply(object) => sink.apply(project(&object)),
-                        Event::Delete(object) => sink.delete(project(&object)),
+                        Event::Apply(object) => {
+                            if let Some(view) = project(&object) {
+                                sink.apply(view);
+                            }
+                        }
+                        Event::Delete(object) => {
+                            if let Some(view) = project(&object) {
+                                sink.delete(view);
+                            }
+                        }
                     }
                 }
                 Some(Err(error)) => {

@@ -19,11 +19,10 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 use webhook_certs::{CaSecret, ConfigKind, Entry, LiveCaBundle, Step, plan};
 
-use crate::cluster::apply::{ApplyError, FIELD_MANAGER};
+use crate::cluster::apply::{Applier, ApplyError, FIELD_MANAGER, bounded};
 use crate::cluster::clock::Clock;
 use crate::cluster::lease::Leadership;
 use crate::cluster::trust::{Trust, mutating_bundles, parse_secret, validating_bundles};
-use crate::metrics::Metrics;
 
 /// How often is planned where nothing changes: the planner's own bound.
 const TICK: Duration = Duration::from_mins(1);
@@ -46,14 +45,6 @@ enum StepError {
 }
 
 impl StepError {
-    fn label(&self) -> &'static str {
-        match self {
-            Self::Apply(error) => error.label(),
-            Self::Damaged(_) => "Damaged",
-            Self::Plan(_) => "Plan",
-        }
-    }
-
     fn is_benign(&self) -> bool {
         match self {
             Self::Apply(error) => error.is_benign(),
@@ -79,8 +70,8 @@ pub struct Loop {
     pub configurations: crate::config::WebhookConfigurations,
     /// Whether this replica leads.
     pub leadership: Arc<Leadership>,
-    /// The counters.
-    pub metrics: Arc<Metrics>,
+    /// The writer.
+    pub applier: Arc<Applier>,
 }
 
 /// The objects as read live.
@@ -100,14 +91,13 @@ impl Loop {
         let mut reported: Option<String> = None;
         loop {
             let pause = if self.leadership.is_leader() && self.trust.ready().is_ok() {
-                match self.step().await {
+                match Box::pin(self.step()).await {
                     Ok(true) => Duration::ZERO,
                     Ok(false) => {
                         reported = None;
                         TICK
                     }
                     Err(error) => {
-                        self.metrics.write("Certificates", error.label());
                         let text = error.to_string();
                         if !error.is_benign() && reported.as_ref() != Some(&text) {
                             tracing::error!(error = %text, "certificates not brought up to date, trying again");
@@ -116,6 +106,9 @@ impl Loop {
                         RETRY
                     }
                 }
+            } else if self.leadership.is_leader() {
+                // The watches complete without a word of their own.
+                RETRY
             } else {
                 TICK
             };
@@ -150,7 +143,6 @@ impl Loop {
                 }
             }
         }
-        self.metrics.write("Certificates", "Ok");
         tracing::info!(step = step.name(), "certificates brought up to date");
         Ok(true)
     }
@@ -158,23 +150,21 @@ impl Loop {
     async fn read(&self) -> Result<Live, StepError> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         let names = &self.configurations;
-        let secret = secrets.get_opt(&self.secret_name).await.map_err(|error| self.secret_error(error))?;
-        let validating: Option<ValidatingWebhookConfiguration> = Api::all(self.client.clone())
-            .get_opt(&names.validating)
-            .await
-            .map_err(|error| ApplyError::of(error, format!("ValidatingWebhookConfiguration {}", names.validating)))?;
-        let mutating: Option<MutatingWebhookConfiguration> = Api::all(self.client.clone())
-            .get_opt(&names.mutating)
-            .await
-            .map_err(|error| ApplyError::of(error, format!("MutatingWebhookConfiguration {}", names.mutating)))?;
+        let secret = bounded(self.secret_object(), secrets.get_opt(&self.secret_name)).await?;
+        let object = format!("ValidatingWebhookConfiguration {}", names.validating);
+        let configurations: Api<ValidatingWebhookConfiguration> = Api::all(self.client.clone());
+        let validating = bounded(object, configurations.get_opt(&names.validating)).await?;
+        let object = format!("MutatingWebhookConfiguration {}", names.mutating);
+        let configurations: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
+        let mutating = bounded(object, configurations.get_opt(&names.mutating)).await?;
         let parsed = secret.as_ref().map(parse_secret).transpose().map_err(StepError::Damaged)?;
         let bundles =
             validating.iter().flat_map(validating_bundles).chain(mutating.iter().flat_map(mutating_bundles)).collect();
         Ok(Live { secret, parsed, validating, mutating, bundles })
     }
 
-    fn secret_error(&self, error: kube::Error) -> ApplyError {
-        ApplyError::of(error, format!("Secret {}/{}", self.namespace, self.secret_name))
+    fn secret_object(&self) -> String {
+        format!("Secret {}/{}", self.namespace, self.secret_name)
     }
 
     /// Writes the Secret: created where there was none, else replaced with the version that was read.
@@ -182,20 +172,22 @@ impl Loop {
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         let data = secret.to_data().into_iter().map(|(key, value)| (key, ByteString(value))).collect();
         let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
-        let result = match live.secret.clone() {
-            Some(mut object) => {
-                object.data = Some(data);
-                api.replace(&self.secret_name, &params, &object).await
-            }
-            None => {
-                let mut object =
-                    Secret { type_: Some("kubernetes.io/tls".to_owned()), data: Some(data), ..Secret::default() };
-                object.metadata.name = Some(self.secret_name.clone());
-                object.metadata.owner_references = self.owner().await.map(|owner| vec![owner]);
-                api.create(&params, &object).await
+        let write = async {
+            match live.secret.clone() {
+                Some(mut object) => {
+                    object.data = Some(data);
+                    api.replace(&self.secret_name, &params, &object).await
+                }
+                None => {
+                    let mut object =
+                        Secret { type_: Some("kubernetes.io/tls".to_owned()), data: Some(data), ..Secret::default() };
+                    object.metadata.name = Some(self.secret_name.clone());
+                    object.metadata.owner_references = self.owner().await.map(|owner| vec![owner]);
+                    api.create(&params, &object).await
+                }
             }
         };
-        result.map_err(|error| self.secret_error(error))?;
+        self.applier.write("Certificates", self.secret_object(), Box::pin(write)).await?;
         Ok(())
     }
 
@@ -231,19 +223,22 @@ impl Loop {
                 ConfigKind::Validating => &self.configurations.validating,
                 ConfigKind::Mutating => &self.configurations.mutating,
             };
-            let result = match kind {
-                ConfigKind::Validating => {
-                    let version = live.validating.as_ref().and_then(ResourceExt::resource_version);
-                    let api: Api<ValidatingWebhookConfiguration> = Api::all(self.client.clone());
-                    api.patch_metadata(name, &params, &patch(version)).await.map(drop)
-                }
-                ConfigKind::Mutating => {
-                    let version = live.mutating.as_ref().and_then(ResourceExt::resource_version);
-                    let api: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
-                    api.patch_metadata(name, &params, &patch(version)).await.map(drop)
+            let object = format!("{kind} {name}");
+            let write = async {
+                match kind {
+                    ConfigKind::Validating => {
+                        let version = live.validating.as_ref().and_then(ResourceExt::resource_version);
+                        let api: Api<ValidatingWebhookConfiguration> = Api::all(self.client.clone());
+                        api.patch_metadata(name, &params, &patch(version)).await.map(drop)
+                    }
+                    ConfigKind::Mutating => {
+                        let version = live.mutating.as_ref().and_then(ResourceExt::resource_version);
+                        let api: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
+                        api.patch_metadata(name, &params, &patch(version)).await.map(drop)
+                    }
                 }
             };
-            result.map_err(|error| ApplyError::of(error, format!("{kind} {name}")))?;
+            self.applier.write("Certificates", object, write).await?;
         }
         Ok(())
     }

@@ -4,22 +4,23 @@
 //! It keeps no state but when to look again. A leader that is new, or did not lead for a while, looks at every
 //! workload with holds once.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use belay_decide::action::Action;
 use belay_decide::handover::{Plan, reconcile, reconcile::Input};
 use belay_decide::hold::Phase;
-use futures::StreamExt;
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::apply::{Applier, ApplyError, Superseded};
 use crate::cluster::clock::Clock;
-use crate::cluster::index::{Index, WorkloadKey};
+use crate::cluster::index::{Dirty, Index, WorkloadKey};
 use crate::cluster::lease::Leadership;
 use crate::cluster::watch::{Health, synced};
 use crate::metrics::Metrics;
@@ -27,6 +28,10 @@ use crate::settings::Settings;
 
 /// How many workloads are written at once. Each waits mostly for the API server; the token bucket sets the rate.
 const CONCURRENCY: usize = 16;
+
+/// A watch brings a write back within milliseconds. One that takes this long is broken, or the API server's storage was
+/// put back to an older state; then the conflict is the better answer.
+const SEEN_WITHIN: Duration = Duration::from_secs(30);
 
 /// How soon a workload is looked at again after a write failed for no fault of ours.
 const RETRY: SignedDuration = SignedDuration::from_secs(2);
@@ -41,6 +46,8 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 pub struct Loop {
     /// The cache.
     pub index: Index,
+    /// What changes in it.
+    pub dirty: Dirty,
     /// The writer.
     pub applier: Arc<Applier>,
     /// The configuration in force.
@@ -60,30 +67,38 @@ pub struct Loop {
 /// The answer to a write is here before the watch brings the object back. Deciding on the old one in between would
 /// only meet a conflict, so a workload is left alone until what was written is seen.
 #[derive(Default)]
-pub struct Written(Mutex<HashMap<WorkloadKey, Vec<Superseded>>>);
+pub struct Written(Mutex<HashMap<WorkloadKey, (Instant, Vec<Superseded>)>>);
 
 impl Written {
+    fn forget(&self, key: &WorkloadKey) {
+        self.0.lock().remove(key);
+    }
+
     fn add(&self, key: &WorkloadKey, superseded: Vec<Superseded>) {
         if !superseded.is_empty() {
-            self.0.lock().entry(key.clone()).or_default().extend(superseded);
+            let mut all = self.0.lock();
+            let (since, known) = all.entry(key.clone()).or_insert_with(|| (Instant::now(), Vec::new()));
+            *since = Instant::now();
+            known.extend(superseded);
         }
     }
 
     /// One of these objects is still seen as it was before our write. Forgets what is seen anew.
     fn is_awaited(&self, key: &WorkloadKey, mut versions: impl Iterator<Item = (String, String)>) -> bool {
         let mut all = self.0.lock();
-        let Some(superseded) = all.get(key) else { return false };
+        let Some((since, superseded)) = all.get(key) else { return false };
         let awaited =
             versions.any(|(uid, version)| superseded.iter().any(|old| old.uid == uid && old.version == version));
-        if !awaited {
+        if !awaited || since.elapsed() > SEEN_WITHIN {
             all.remove(key);
+            return false;
         }
-        awaited
+        true
     }
 }
 
 impl Loop {
-    /// Runs until `stop`.
+    /// Runs until `stop`, then ends what it is at.
     pub async fn run(self, stop: CancellationToken) {
         let mut wakes: BTreeMap<WorkloadKey, Timestamp> = BTreeMap::new();
         let mut leadership = self.leadership.changes();
@@ -92,17 +107,28 @@ impl Loop {
         }
         // Changes that were let go of while another led, or nobody.
         let mut missed = true;
+        // A workload whose write hangs holds up itself alone; what changes meanwhile waits in `due`.
+        let mut due: BTreeSet<WorkloadKey> = BTreeSet::new();
+        let mut busy: HashSet<WorkloadKey> = HashSet::new();
+        let mut looks = FuturesUnordered::new();
         loop {
             let sleep = until_next(&wakes);
             tokio::select! {
-                () = self.index.dirty().workloads_changed() => {}
+                () = self.dirty.workloads_changed() => {}
                 () = tokio::time::sleep(sleep) => {}
                 _ = leadership.changed() => self.metrics.leading(*leadership.borrow_and_update()),
-                () = stop.cancelled() => return,
+                Some((key, wake)) = looks.next() => {
+                    busy.remove(&key);
+                    if let Some(at) = wake {
+                        wakes.insert(key, at);
+                    }
+                }
+                () = stop.cancelled() => break,
             }
             if !self.leadership.is_leader() {
                 // Dirt gathers no dust: the next leader, be it this one again, looks at everything anyway.
-                self.index.dirty().take_workloads();
+                self.dirty.take_workloads();
+                due.clear();
                 wakes.clear();
                 self.metrics.holds(&[], None);
                 missed = true;
@@ -112,29 +138,33 @@ impl Loop {
                 self.index.touch_workloads_with_holds();
             }
             let now = Clock::wall();
-            let mut due: BTreeSet<_> = self.index.dirty().take_workloads();
+            due.append(&mut self.dirty.take_workloads());
             due.extend(wakes.iter().filter(|(_, at)| **at <= now).map(|(key, _)| key.clone()));
-            for key in &due {
-                wakes.remove(key);
-            }
-            let outcomes: Vec<_> = futures::stream::iter(due)
-                .map(|key| async {
+            let free: Vec<_> = due
+                .iter()
+                .filter(|key| !busy.contains(*key))
+                .take(CONCURRENCY.saturating_sub(busy.len()))
+                .cloned()
+                .collect();
+            for key in free {
+                due.remove(&key);
+                wakes.remove(&key);
+                busy.insert(key.clone());
+                looks.push(async {
                     let wake = self.look(&key).await;
                     (key, wake)
-                })
-                .buffer_unordered(CONCURRENCY)
-                .collect()
-                .await;
-            wakes.extend(outcomes.into_iter().filter_map(|(key, wake)| Some((key, wake?))));
+                });
+            }
             self.count_holds();
         }
+        while looks.next().await.is_some() {}
     }
 
     /// Looks at one workload; when to look again.
     async fn look(&self, key: &WorkloadKey) -> Option<Timestamp> {
         let settings = self.settings.load();
         let now = Clock::wall();
-        let plan: Plan = self.index.workload(key, &settings.default_policy, |workload, protection, holds| {
+        let plan: Option<Plan> = self.index.workload(key, &settings.default_policy, |workload, protection, holds| {
             let deployment = workload.map(|workload| workload.deployment);
             let versions = holds
                 .iter()
@@ -145,7 +175,12 @@ impl Loop {
             }
             let protection = protection.filter(|_| settings.hold_enabled);
             reconcile(&Input { workload, protection, holds, history_ttl: settings.history_ttl, now })
-        })?;
+        });
+        let Some(plan) = plan else {
+            // No holds any more.
+            self.written.forget(key);
+            return None;
+        };
         let mut wake = plan.wake_at;
         for sequence in &plan.sequences {
             let (superseded, result) = self.applier.perform(sequence).await;

@@ -12,16 +12,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition as ApiCondition, 
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::api;
-use crate::cluster::apply::{ApplyError, FIELD_MANAGER};
+use crate::cluster::apply::{Applier, ApplyError, FIELD_MANAGER};
 use crate::cluster::clock::Clock;
-use crate::cluster::index::{Index, PolicyState, Target};
+use crate::cluster::index::{Dirty, Index, PolicyState, Target};
 use crate::cluster::lease::Leadership;
 use crate::cluster::watch::{Health, synced};
-use crate::metrics::Metrics;
-use crate::rate::TokenBucket;
 use crate::settings::Settings;
 
 /// Deployments change many times during one rollout; their policies are looked at once it is quiet for this long.
@@ -30,20 +29,23 @@ const DEBOUNCE: Duration = Duration::from_millis(250);
 /// Pause after a failed write.
 const RETRY: Duration = Duration::from_secs(5);
 
+/// Longer than any process lives: nothing is to be tried again.
+const FAR: Duration = Duration::from_hours(24 * 365);
+
 /// What the loop works with.
 pub struct Loop {
     /// The client.
     pub client: Client,
     /// The cache.
     pub index: Index,
+    /// What changes in it.
+    pub dirty: Dirty,
+    /// The writer.
+    pub applier: Arc<Applier>,
     /// The configuration in force.
     pub settings: Arc<ArcSwap<Settings>>,
     /// Whether this replica leads.
     pub leadership: Arc<Leadership>,
-    /// The counters.
-    pub metrics: Arc<Metrics>,
-    /// How fast this process may write.
-    pub rate: Arc<TokenBucket>,
     /// The watches that fill the cache.
     pub health: Vec<Health>,
 }
@@ -51,6 +53,8 @@ pub struct Loop {
 /// A status to be written.
 struct Update {
     name: String,
+    uid: String,
+    resource_version: String,
     status: api::HandoverPolicyStatus,
 }
 
@@ -62,30 +66,35 @@ impl Loop {
             return;
         }
         let mut again: BTreeSet<Box<str>> = BTreeSet::new();
-        // Changes that were let go of while another led, or nobody.
-        let mut missed = true;
+        let mut retry_at = Instant::now();
         loop {
-            let retry = if again.is_empty() { Duration::MAX } else { RETRY };
+            let retry = if again.is_empty() { retry_at + FAR } else { retry_at };
             tokio::select! {
-                () = self.index.dirty().policies_changed() => tokio::time::sleep(DEBOUNCE).await,
-                () = tokio::time::sleep(retry) => {}
-                _ = leadership.changed() => {}
+                () = self.dirty.policies_changed() => tokio::time::sleep(DEBOUNCE).await,
+                () = tokio::time::sleep_until(retry) => {}
+                _ = leadership.changed() => {
+                    if *leadership.borrow_and_update() {
+                        self.index.touch_policies();
+                    }
+                }
                 () = stop.cancelled() => return,
             }
             if !self.leadership.is_leader() {
-                self.index.dirty().take_policies();
+                self.dirty.take_policies();
                 again.clear();
-                missed = true;
                 continue;
             }
-            if std::mem::take(&mut missed) {
-                self.index.touch_policies();
+            let mut due = self.dirty.take_policies();
+            if Instant::now() >= retry_at {
+                due.append(&mut again);
             }
-            let mut due = self.index.dirty().take_policies();
-            due.append(&mut again);
             for namespace in due {
+                if stop.is_cancelled() {
+                    return;
+                }
                 if !self.namespace(&namespace).await {
                     again.insert(namespace);
+                    retry_at = Instant::now() + RETRY;
                 }
             }
         }
@@ -100,14 +109,16 @@ impl Loop {
         let updates = self.index.policies(namespace, &settings.default_policy, |state| desired(state, excluded, now));
         let mut whole = true;
         for update in updates.into_iter().flatten() {
-            self.rate.take().await;
-            let result = self.write(namespace, &update).await;
-            self.metrics.write("HandoverPolicyStatus", result.as_ref().err().map_or("Ok", ApplyError::label));
-            if let Err(error) = result
-                && !matches!(error, ApplyError::Gone { .. })
-            {
-                tracing::warn!(%error, "policy status not written, trying again");
-                whole = false;
+            if let Err(error) = self.write(namespace, &update).await {
+                match error {
+                    ApplyError::Gone { .. } => {}
+                    // Its own change, or the new leader, sees to it.
+                    ApplyError::Conflict { .. } | ApplyError::NotLeading { .. } => whole = false,
+                    _ => {
+                        tracing::warn!(%error, "policy status not written, trying again");
+                        whole = false;
+                    }
+                }
             }
         }
         whole
@@ -115,11 +126,14 @@ impl Loop {
 
     async fn write(&self, namespace: &str, update: &Update) -> Result<(), ApplyError> {
         let api: Api<api::HandoverPolicy> = Api::namespaced(self.client.clone(), namespace);
-        let patch = json!({ "status": update.status });
+        let patch = Patch::Merge(json!({
+            "metadata": { "uid": update.uid, "resourceVersion": update.resource_version },
+            "status": update.status,
+        }));
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let object = format!("HandoverPolicy {namespace}/{}", update.name);
-        let result = api.patch_status(&update.name, &params, &Patch::Merge(patch)).await;
-        result.map(drop).map_err(|error| ApplyError::of(error, object))
+        let write = api.patch_status(&update.name, &params, &patch);
+        self.applier.write("HandoverPolicyStatus", object, write).await.map(drop)
     }
 }
 
@@ -148,7 +162,12 @@ fn desired(state: &PolicyState<'_>, excluded: bool, now: Timestamp) -> Option<Up
         // The history outlives the hold that it came from.
         last_handover: last.or(before.last_handover.clone()),
     };
-    (status != before).then(|| Update { name: policy.view.name.clone(), status })
+    (status != before).then(|| Update {
+        name: policy.view.name.clone(),
+        uid: policy.uid.clone(),
+        resource_version: policy.resource_version.clone(),
+        status,
+    })
 }
 
 /// The API's form of a condition; its time changes only when its status does.

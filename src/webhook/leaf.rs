@@ -10,6 +10,7 @@ use webhook_certs::{CertResolver, LeafRequest, Replica};
 
 use crate::cluster::clock::Clock;
 use crate::cluster::trust::Trust;
+use crate::tasks::Tasks;
 
 /// How often the wall clock is looked at. Timers stop while a machine sleeps; a certificate's validity does not.
 const TICK: Duration = Duration::from_secs(30);
@@ -23,9 +24,15 @@ pub struct ServingLeaf {
 
 impl ServingLeaf {
     /// Keeps a leaf for `request` in `resolver`, until `stop`.
-    pub fn keep(trust: Trust, request: LeafRequest, resolver: Arc<CertResolver>, stop: CancellationToken) -> Self {
+    pub fn keep(
+        trust: Trust,
+        request: LeafRequest,
+        resolver: Arc<CertResolver>,
+        tasks: &Tasks,
+        stop: CancellationToken,
+    ) -> Self {
         let leaf = Self { replica: Arc::new(Mutex::new(Replica::new(request))), trust };
-        tokio::spawn(leaf.clone().run(resolver, stop));
+        drop(tasks.spawn("serving certificate", leaf.clone().run(resolver, stop)));
         leaf
     }
 

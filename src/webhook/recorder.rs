@@ -20,6 +20,7 @@ use crate::api;
 use crate::cluster::apply::ApplyError;
 use crate::metrics::Metrics;
 use crate::rate::TokenBucket;
+use crate::tasks::Tasks;
 
 /// How many holds may wait to be written. At 20 writes a second this is 50 s of work, longer than a drainer waits
 /// before it asks again; more would only be stale.
@@ -51,7 +52,13 @@ pub(super) struct Entry {
 
 impl Recorder {
     /// A queue, and the tasks that write what comes through it until `stop`.
-    pub fn start(client: &Client, writes_per_second: u32, metrics: Arc<Metrics>, stop: &CancellationToken) -> Self {
+    pub fn start(
+        client: &Client,
+        writes_per_second: u32,
+        metrics: Arc<Metrics>,
+        tasks: &Tasks,
+        stop: &CancellationToken,
+    ) -> Self {
         let (recorder, entries) = Self::queue(metrics);
         let writer = Writer {
             client: client.clone(),
@@ -62,7 +69,7 @@ impl Recorder {
             stop: stop.clone(),
         };
         for _ in 0..WRITERS {
-            tokio::spawn(writer.clone().run());
+            drop(tasks.spawn("recorder", writer.clone().run()));
         }
         recorder
     }

@@ -89,6 +89,8 @@ impl Webhook {
             view: project::policy(&policy),
             target: Target::of(Some("web"), None),
             generation: 1,
+            resource_version: "1".into(),
+            uid: "h".into(),
             status: None,
         });
     }

@@ -143,6 +143,7 @@ pub(crate) fn everything() -> Value {
         },
         "networkPolicy": {
             "enabled": true,
+            "webhookFrom": [{ "ipBlock": { "cidr": "192.0.2.0/24" } }],
             "metricsFrom": [{ "podSelector": { "matchLabels": { "example.com/prometheus": "yes" } } }],
             "apiServerPorts": [6443],
         },

@@ -53,11 +53,13 @@ impl Index {
     fn change<R>(&self, change: impl FnOnce(&mut State, &mut Touched) -> R) -> R {
         let mut touched = Touched::default();
         let result = change(&mut self.state.write(), &mut touched);
-        for key in touched.workloads {
-            self.dirty().workload(key);
-        }
-        for namespace in touched.policies {
-            self.dirty().policies(&namespace);
+        if let Some(dirty) = &self.dirty {
+            for key in touched.workloads {
+                dirty.workload(key);
+            }
+            for namespace in touched.policies {
+                dirty.policies(&namespace);
+            }
         }
         result
     }
@@ -146,28 +148,39 @@ impl Kind for ReplicaSetView {
         }
         let (namespace, name) = (self.namespace.clone(), self.name.clone());
         let uid = self.uid.clone();
-        let before = insert(&mut state.replica_sets, &namespace, &name, self);
-        if let Some(before) = before.filter(|before| before.uid != uid) {
-            state.set_owner.remove(&before.uid);
+        let deployment = self.deployment.clone();
+        // A ReplicaSet may leave its Deployment (its labels were changed) or be another one of the same name.
+        if let Some(before) = insert(&mut state.replica_sets, &namespace, &name, self)
+            && (before.uid != uid || before.deployment != deployment)
+        {
+            if before.uid != uid || deployment.is_none() {
+                state.set_owner.remove(&before.uid);
+            }
+            if before.deployment != deployment {
+                forget_set_of(state, &before, touched);
+            }
         }
     }
 
     fn take(self, state: &mut State, touched: &mut Touched) {
         let Some(set) = remove(&mut state.replica_sets, &self.namespace, &self.name) else { return };
         state.set_owner.remove(&set.uid);
-        if let Some(deployment) = &set.deployment {
-            touched.deployment_uid(state, deployment);
-            if let Some(names) = state.sets_of.get_mut(deployment) {
-                names.remove(&set.name);
-                if names.is_empty() {
-                    state.sets_of.remove(deployment);
-                }
-            }
-        }
+        forget_set_of(state, &set, touched);
     }
 
     fn known(state: &State, touched: &mut Touched) {
         touched.all_with_holds(state, None);
+    }
+}
+
+fn forget_set_of(state: &mut State, set: &ReplicaSetView, touched: &mut Touched) {
+    let Some(deployment) = &set.deployment else { return };
+    touched.deployment_uid(state, deployment);
+    if let Some(names) = state.sets_of.get_mut(deployment) {
+        names.remove(&set.name);
+        if names.is_empty() {
+            state.sets_of.remove(deployment);
+        }
     }
 }
 
@@ -205,7 +218,6 @@ impl Kind for DeploymentView {
 
 impl Kind for NodeView {
     fn clear(state: &mut State) {
-        state.nodes.clear();
         state.doomed.clear();
     }
 
@@ -215,11 +227,9 @@ impl Kind for NodeView {
         if changed {
             touched.all_with_holds(state, None);
         }
-        state.nodes.insert(self.name.clone(), self);
     }
 
     fn take(self, state: &mut State, touched: &mut Touched) {
-        state.nodes.remove(&self.name);
         if state.doomed.remove(&self.name) {
             touched.all_with_holds(state, None);
         }

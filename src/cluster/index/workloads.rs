@@ -212,24 +212,21 @@ impl Index {
         answers
     }
 
-    /// Whether a pod of that name and UID is known.
-    pub fn knows_pod(&self, namespace: &str, name: &str, uid: &str) -> bool {
-        self.state.read().pod_of_uid(namespace, name, uid).is_some()
-    }
-
     /// Has every workload with holds looked at.
     pub fn touch_workloads_with_holds(&self) {
+        let Some(dirty) = &self.dirty else { return };
         let keys: Vec<_> = self.state.read().holds_of.keys().cloned().collect();
         for key in keys {
-            self.dirty().workload(key);
+            dirty.workload(key);
         }
     }
 
     /// Has every policy looked at.
     pub fn touch_policies(&self) {
+        let Some(dirty) = &self.dirty else { return };
         let namespaces: Vec<_> = self.state.read().policies.keys().cloned().collect();
         for namespace in namespaces {
-            self.dirty().policies(&namespace);
+            dirty.policies(&namespace);
         }
     }
 

@@ -134,9 +134,12 @@ impl Running {
 }
 
 async fn connect(address: SocketAddr, connector: &TlsConnector) -> std::io::Result<TlsStream<TcpStream>> {
-    let stream = TcpStream::connect(address).await?;
-    stream.set_nodelay(true)?;
-    connector.connect(ServerName::try_from(NAME).unwrap(), stream).await
+    let connected = async {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        connector.connect(ServerName::try_from(NAME).unwrap(), stream).await
+    };
+    tokio::time::timeout(PATIENCE, connected).await.expect("neither connected nor refused")
 }
 
 async fn client_over(stream: TlsStream<TcpStream>, protocol: &str) -> Client {
@@ -193,10 +196,13 @@ impl Client {
 
     /// Whether this connection takes another request: what a client's pool asks before it uses one again.
     async fn is_usable(&mut self) -> bool {
-        match self {
-            Self::Http1(sender) => sender.ready().await.is_ok(),
-            Self::Http2(sender) => sender.ready().await.is_ok(),
-        }
+        let ready = async {
+            match self {
+                Self::Http1(sender) => sender.ready().await.is_ok(),
+                Self::Http2(sender) => sender.ready().await.is_ok(),
+            }
+        };
+        tokio::time::timeout(PATIENCE, ready).await.expect("neither ready nor closed")
     }
 
     /// Another sender on the same HTTP/2 connection.
