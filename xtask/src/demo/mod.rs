@@ -19,7 +19,7 @@ use requests::Tally;
 use stage::Stage;
 
 /// How long one act may take. A handover takes seconds; a cluster that must pull images first takes minutes.
-const ACT_WITHIN: Duration = Duration::from_secs(600);
+const ACT_WITHIN: Duration = Duration::from_mins(10);
 
 /// How often the stage is looked at.
 const LOOK: Duration = Duration::from_millis(100);

@@ -15,7 +15,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 pub(super) const RATE: u32 = 50;
 
 /// A cluster that has just become available answers within seconds.
-const FLOWING_WITHIN: Duration = Duration::from_secs(60);
+const FLOWING_WITHIN: Duration = Duration::from_mins(1);
 
 /// What became of the requests of one act.
 #[derive(Clone, Copy, Debug, Default)]

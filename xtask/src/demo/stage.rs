@@ -29,7 +29,7 @@ const STARTS_IN: u32 = 4;
 const PRE_STOP: u32 = 3;
 
 /// A foreign cluster may pull images first.
-const AVAILABLE_WITHIN: Duration = Duration::from_secs(300);
+const AVAILABLE_WITHIN: Duration = Duration::from_mins(5);
 
 const BELAY_NAMESPACE: &str = "belay-system";
 
