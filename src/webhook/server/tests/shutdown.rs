@@ -106,6 +106,21 @@ async fn after_termination_http2_is_told_to_go_away_and_loses_nothing() {
 }
 
 #[tokio::test]
+async fn a_connection_serves_what_it_was_opened_for_even_after_the_linger() {
+    let server = start(sizes(), Options { drain: PATIENCE, ..quick() }).await;
+    let before = server.clients().await;
+    server.terminate.cancel();
+    let during = server.clients().await;
+    while TcpStream::connect(server.address).await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    for mut client in before.into_iter().chain(during) {
+        assert_eq!(client.post("/size", "x").await.unwrap().text, "1");
+    }
+    assert_eq!(server.ended().await, Drained { cut_connections: 0, cut_requests: 0 });
+}
+
+#[tokio::test]
 async fn an_idle_connection_is_closed_after_the_linger_and_the_server_returns() {
     let server = start(sizes(), Options { drain: PATIENCE, ..quick() }).await;
     let mut clients = server.clients().await;
