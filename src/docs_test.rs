@@ -91,7 +91,7 @@ fn unsupported() -> Vec<Unsupported> {
 }
 
 fn allowed() -> Vec<Allowed> {
-    let all = successors(Some(Allowed::DryRun { would_hold: None }), |last| match last {
+    let all = successors(Some(Allowed::DryRun { would_hold: None, unsupported: None }), |last| match last {
         Allowed::DryRun { .. } => Some(Allowed::ExcludedNamespace),
         Allowed::ExcludedNamespace => Some(Allowed::NotSynced),
         Allowed::NotSynced => Some(Allowed::UnknownPod),
@@ -165,7 +165,6 @@ fn every_condition_of_a_policy_is_explained() {
     let policy = PolicyView {
         namespace: "shop".into(),
         name: "web".into(),
-        uid: "uid".into(),
         created: 0,
         by_name: true,
         settings: Settings::default(),

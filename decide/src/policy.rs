@@ -20,8 +20,6 @@ pub struct PolicyView {
     pub namespace: String,
     /// `metadata.name`.
     pub name: String,
-    /// `metadata.uid`.
-    pub uid: String,
     /// `metadata.creationTimestamp` in seconds: among several policies for one Deployment the oldest governs.
     pub created: i64,
     /// The policy names its Deployment (`targetRef`); one that does governs before one that selects.
@@ -200,14 +198,7 @@ mod tests {
     type Case<'a> = (&'a str, Option<&'a str>, &'a [&'a PolicyView], &'a DefaultPolicy, Option<Source>);
 
     fn policy(name: &str, created: i64, by_name: bool) -> PolicyView {
-        PolicyView {
-            namespace: "shop".into(),
-            name: name.into(),
-            uid: format!("uid-{name}"),
-            created,
-            by_name,
-            settings: Settings::default(),
-        }
+        PolicyView { namespace: "shop".into(), name: name.into(), created, by_name, settings: Settings::default() }
     }
 
     #[test]

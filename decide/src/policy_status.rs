@@ -34,6 +34,24 @@ pub fn conditions(
     excluded: bool,
     targets: &[Target<'_>],
 ) -> [Condition; 3] {
+    let [supported, strategy, mut protected] = by_targets(policy, invalid, targets);
+    if excluded {
+        // Whatever else is wrong, this is what keeps evictions from being held.
+        protected = Condition {
+            kind: protected.kind,
+            status: Some(false),
+            reason: "NamespaceExcluded",
+            message: format!(
+                "evictions in the namespace {} are never held: it is kube-system, Belay's own, or excluded by \
+                 configuration",
+                policy.namespace
+            ),
+        };
+    }
+    [supported, strategy, protected]
+}
+
+fn by_targets(policy: &PolicyView, invalid: Option<&str>, targets: &[Target<'_>]) -> [Condition; 3] {
     let unknown = |kind: &'static str, reason: &'static str, message: &str| Condition {
         kind,
         status: None,
@@ -63,7 +81,7 @@ pub fn conditions(
             refuse("Protected"),
         ];
     }
-    [supported(targets), strategy(targets), protected(policy, excluded, targets)]
+    [supported(targets), strategy(targets), protected(policy, targets)]
 }
 
 /// Whether each target can be handed over at all, leaving the strategy to its own condition.
@@ -110,16 +128,9 @@ fn strategy(targets: &[Target<'_>]) -> Condition {
     Condition { kind, status: Some(true), reason: "SurgingStrategy", message }
 }
 
-fn protected(policy: &PolicyView, excluded: bool, targets: &[Target<'_>]) -> Condition {
+fn protected(policy: &PolicyView, targets: &[Target<'_>]) -> Condition {
     let kind = "Protected";
     let refuse = |reason, message| Condition { kind, status: Some(false), reason, message };
-    if excluded {
-        let message = format!(
-            "evictions in the namespace {} are never held: it is kube-system, Belay's own, or excluded by configuration",
-            policy.namespace
-        );
-        return refuse("NamespaceExcluded", message);
-    }
     for (deployment, protection) in targets {
         match protection.map(|protection| &protection.source) {
             None => {
@@ -167,7 +178,6 @@ mod tests {
         PolicyView {
             namespace: "shop".into(),
             name: "web".into(),
-            uid: "policy-uid".into(),
             created: 1,
             by_name: true,
             settings: Settings::default(),
@@ -263,6 +273,8 @@ mod tests {
         let (target, ours) = (deployment("kube-system", "web"), protection());
         let [_, _, protected] = conditions(&policy(), None, true, &[(&target, Some(&ours))]);
         assert_eq!((protected.status, protected.reason), (Some(false), "NamespaceExcluded"));
+        let [_, _, protected] = conditions(&policy(), None, true, &[]);
+        assert_eq!(protected.reason, "NamespaceExcluded", "it comes before a target that is not found");
     }
 
     #[test]

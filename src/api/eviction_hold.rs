@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Victim", type_ = "string", json_path = ".spec.victim.name"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.reason"),
+    printcolumn(name = "Workload", type_ = "string", json_path = ".spec.workload.name", priority = 1),
     printcolumn(name = "Node", type_ = "string", json_path = ".spec.victim.node", priority = 1),
     printcolumn(name = "Evictor", type_ = "string", json_path = ".spec.evictor", priority = 1),
     printcolumn(name = "Deadline", type_ = "string", json_path = ".spec.deadline", priority = 1),

@@ -1,6 +1,6 @@
 //! `belay crds`: prints the CustomResourceDefinitions.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write as _};
 
 use anyhow::Context;
 
@@ -10,7 +10,11 @@ pub(super) fn run() -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     for crd in api::crds() {
         let yaml = api::crd_yaml(&crd).context("cannot print a CustomResourceDefinition")?;
-        write!(out, "---\n{yaml}").context("cannot write to standard output")?;
+        match write!(out, "---\n{yaml}") {
+            // Whoever reads has seen enough, as `head` does.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
+            result => result.context("cannot write to standard output")?,
+        }
     }
     Ok(())
 }

@@ -53,7 +53,7 @@ impl Process {
     /// Begins to fill `index`, and everything around it.
     pub(super) async fn start(args: &ServerArgs, index: Index) -> anyhow::Result<Self> {
         start_logging(args)?;
-        let config = Config::load(&args.config)?;
+        let config = Config::load(&args.config).context("--config (BELAY_CONFIG; the chart renders the file)")?;
         let client = client::connect().await?;
         let settings = Arc::new(ArcSwap::from_pointee(Settings::of(&config, &args.namespace)));
         let stop = CancellationToken::new();

@@ -116,7 +116,7 @@ impl ApplyError {
                 429 | 500.. => Self::Unreachable { object, message: status.message.clone() },
                 _ => Self::Refused { object, message: status.message.clone() },
             },
-            other => Self::Unreachable { object, message: other.to_string() },
+            other => Self::Unreachable { object, message: super::client::describe(&other) },
         }
     }
 }

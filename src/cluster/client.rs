@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use kube::config::{InferConfigError, KubeconfigError};
 use kube::{Client, Config};
 use thiserror::Error;
 
@@ -18,14 +17,31 @@ const READ_TIMEOUT: Duration = Duration::from_secs(295);
 #[derive(Debug, Error)]
 pub enum ClientError {
     /// Neither a kubeconfig nor the environment of a pod.
-    #[error("no way to reach a cluster: set KUBECONFIG, or run in a pod with a service account ({0})")]
-    NoCluster(#[from] InferConfigError),
-    /// The kubeconfig is unusable.
-    #[error("the kubeconfig cannot be used: {0}")]
-    Kubeconfig(#[from] KubeconfigError),
+    #[error(
+        "no way to reach a cluster: not in a pod, and the kubeconfig {kubeconfig} cannot be used: {reason}; set KUBECONFIG"
+    )]
+    NoCluster {
+        /// The file that was tried.
+        kubeconfig: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The client could not be built.
-    #[error("cannot build the Kubernetes client: {0}")]
+    #[error("cannot build the Kubernetes client")]
     Build(#[from] kube::Error),
+}
+
+/// The innermost cause of an error: what really happened, without the layers that passed it on.
+pub fn root_cause(error: &dyn std::error::Error) -> String {
+    std::iter::successors(Some(error), |error| error.source()).last().unwrap_or(error).to_string()
+}
+
+/// One line about an error of the client: the API server's words, or why it is not reached.
+pub fn describe(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => format!("cannot reach the API server: {}", root_cause(other)),
+    }
 }
 
 /// A client for the cluster this runs in, or that KUBECONFIG names.
@@ -33,7 +49,10 @@ pub enum ClientError {
 /// kube's own retries are off: by default it repeats a 429 or 503 up to fifteen times with growing pauses, so one
 /// write could hang for minutes. Every caller here has its own, shorter idea of when to try again.
 pub async fn connect() -> Result<Client, ClientError> {
-    let mut config = Config::infer().await?;
+    let mut config = Config::infer().await.map_err(|error| ClientError::NoCluster {
+        kubeconfig: std::env::var("KUBECONFIG").unwrap_or_else(|_| "~/.kube/config".to_owned()),
+        reason: root_cause(&error),
+    })?;
     config.default_retry = false;
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);

@@ -16,6 +16,7 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::client;
 use super::clock::Clock;
 
 /// How the election is timed.
@@ -257,7 +258,7 @@ fn describe(error: &kube::Error, namespace: &str, name: &str) -> String {
         kube::Error::Api(status) if status.code == 403 => {
             format!("missing right on Lease {namespace}/{name}: {}; grant it in the chart's Role", status.message)
         }
-        other => other.to_string(),
+        other => client::describe(other),
     }
 }
 

@@ -160,7 +160,6 @@ pub fn policy(policy: &api::HandoverPolicy) -> PolicyView {
     PolicyView {
         namespace: meta.namespace.clone().unwrap_or_default(),
         name: meta.name.clone().unwrap_or_default(),
-        uid: meta.uid.clone().unwrap_or_default(),
         created: meta.creation_timestamp.as_ref().map_or(i64::MAX, |time| time.0.as_second()),
         by_name: spec.target_ref.is_some(),
         settings: Settings {

@@ -9,9 +9,9 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
+use backon::BackoffBuilder as _;
 use futures::{StreamExt, pin_mut};
-use kube::runtime::watcher::{self, Event, ExponentialBackoff};
-use kube::runtime::{WatchStreamExt, watcher as watch_objects};
+use kube::runtime::watcher::{self, Event, watcher as watch_objects};
 use kube::{Api, Client, Resource};
 use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
@@ -24,9 +24,9 @@ use crate::tasks::Tasks;
 /// First pause after a failed watch.
 const MIN_BACKOFF: Duration = Duration::from_millis(200);
 /// Longest pause, which jitter may double: an eviction that comes while the cache is blind is answered from old facts,
-/// so the cache must see again soon after the API server is back. The watches of all replicas together ask it some
-/// twelve times a second, in an outage only.
-const MAX_BACKOFF: Duration = Duration::from_secs(2);
+/// so the cache must see again soon after the API server is back. One request per watch in so many seconds troubles no
+/// API server.
+const MAX_BACKOFF: Duration = Duration::from_millis(2500);
 
 /// What takes in the objects of a watch.
 pub trait Sink<K>: Send {
@@ -156,15 +156,9 @@ async fn run<K, V>(
 ) where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
+    let mut pauses = backoff();
     while !stop.is_cancelled() {
-        let backoff = ExponentialBackoff::from(
-            backon::ExponentialBuilder::default()
-                .with_min_delay(MIN_BACKOFF)
-                .with_max_delay(MAX_BACKOFF)
-                .with_jitter()
-                .without_max_times(),
-        );
-        let stream = watch_objects(api.clone(), config.clone()).backoff(backoff);
+        let stream = watch_objects(api.clone(), config.clone());
         pin_mut!(stream);
         // The set being listed, kept beside the one in force until it is complete.
         let mut listed = Vec::new();
@@ -175,9 +169,12 @@ async fn run<K, V>(
             };
             match event {
                 Some(Ok(event)) => {
-                    // The first event of a list comes before the API server is asked for it.
-                    if !matches!(event, Event::Init) && health.recovered() {
-                        tracing::info!(what = health.what, "watch recovered");
+                    // The first event of a list comes before the API server is asked for it: it says nothing yet.
+                    if !matches!(event, Event::Init) {
+                        pauses = backoff();
+                        if health.recovered() {
+                            tracing::info!(what = health.what, "watch recovered");
+                        }
                     }
                     match event {
                         Event::Init => listed = Vec::new(),
@@ -203,18 +200,29 @@ async fn run<K, V>(
                     if health.troubled(&trouble) {
                         tracing::warn!(what = health.what, error = %trouble, "watch failed, trying again");
                     }
+                    // Never in a tight loop, even where an API server calls its own fresh lists too old.
+                    tokio::select! {
+                        () = tokio::time::sleep(pauses.next().unwrap_or(MAX_BACKOFF)) => {}
+                        () = stop.cancelled() => return,
+                    }
                     if is_gone(&error) {
-                        // Never in a tight loop, even where an API server calls its own fresh lists too old.
-                        tokio::select! {
-                            () = tokio::time::sleep(MIN_BACKOFF) => break,
-                            () = stop.cancelled() => return,
-                        }
+                        break;
                     }
                 }
                 None => break,
             }
         }
     }
+}
+
+/// The pauses after failures that follow each other. (kube's own back-off begins anew with each list it tries.)
+fn backoff() -> impl Iterator<Item = Duration> {
+    backon::ExponentialBuilder::default()
+        .with_min_delay(MIN_BACKOFF)
+        .with_max_delay(MAX_BACKOFF)
+        .with_jitter()
+        .without_max_times()
+        .build()
 }
 
 fn is_gone(error: &watcher::Error) -> bool {
@@ -244,6 +252,19 @@ fn describe(error: &watcher::Error) -> String {
         Some(kube::Error::Api(status)) if status.code == 404 => {
             format!("{}; are the CRDs of this version installed? (`belay crds | kubectl apply -f -`)", status.message)
         }
-        _ => error.to_string(),
+        Some(source) => super::client::describe(source),
+        None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_their_bound_and_stay_there() {
+        let pauses: Vec<_> = backoff().take(20).collect();
+        assert!(pauses[0] >= MIN_BACKOFF && pauses[0] <= MIN_BACKOFF * 2, "{pauses:?}");
+        assert!(pauses[10..].iter().all(|pause| (MAX_BACKOFF..=MAX_BACKOFF * 2).contains(pause)), "{pauses:?}");
     }
 }

@@ -23,9 +23,9 @@ fn a_drain_is_held_until_the_replacement_serves_and_no_request_fails() {
         load.ok(20, SOON).await?;
 
         let drain = ns.drain(&victim.node, &["--timeout=120s"]).await?;
-        let held = drain.line("admission webhook", SOON).await?;
-        ensure!(held.text.contains(&format!("belay: holding {}", victim.name)), "{}", held.text);
-        ensure!(held.text.contains("at the latest"), "{}", held.text);
+        let refusal = drain.line("admission webhook", SOON).await?;
+        ensure!(refusal.text.contains(&format!("belay: holding {}", victim.name)), "{}", refusal.text);
+        ensure!(refusal.text.contains("at the latest"), "{}", refusal.text);
         let exit = drain.exit(SOON).await?;
         ensure!(exit.success(), "{exit}");
 

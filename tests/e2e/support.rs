@@ -11,14 +11,14 @@ use serde_json::Value;
 
 /// Long enough for anything that happens within seconds on an idle machine; the tests run beside each other on two
 /// cores.
-pub(crate) const SOON: Duration = Duration::from_secs(60);
+pub(crate) const SOON: Duration = Duration::from_mins(1);
 
 /// A HandoverPolicy for a Deployment, with further lines of its spec.
 pub(crate) fn policy(name: &str, spec: &str) -> String {
-    let more: String = spec.lines().map(|line| format!("  {}\n", line.trim_end())).collect();
+    let more = spec.lines().map(|line| format!("  {}", line.trim_end())).collect::<Vec<_>>().join("\n");
     format!(
         "apiVersion: belay.dev/v1alpha1\nkind: HandoverPolicy\nmetadata: {{name: {name}}}\nspec:\n  targetRef: {{name: \
-         {name}}}\n{more}"
+         {name}}}\n{more}\n"
     )
 }
 

@@ -44,6 +44,8 @@ pub enum Allowed {
     DryRun {
         /// The hold that a real eviction would meet; absent where it would pass.
         would_hold: Option<Box<Held>>,
+        /// Why a real eviction of an opted-in pod would pass unheld.
+        unsupported: Option<Unsupported>,
     },
     /// The namespace is excluded: Belay's own, `kube-system`, or by configuration.
     ExcludedNamespace,
@@ -111,9 +113,14 @@ impl Allowed {
     /// A terminating or finished pod, or one of no concern, needs no word.
     pub fn warning(&self) -> Option<String> {
         match self {
-            Self::DryRun { would_hold: Some(held) } => {
+            Self::DryRun { would_hold: Some(held), .. } => {
                 Some(format!("belay: dry run: this eviction would be held: {}", held.awaited))
             }
+            Self::DryRun { unsupported: Some(unsupported), .. } => Some(format!(
+                "belay: dry run: this eviction would pass unheld ({}): {}",
+                unsupported.reason(),
+                unsupported.advice()
+            )),
             Self::NotSynced => Some("belay: not ready yet, eviction let through unprotected".to_owned()),
             Self::Unsupported(unsupported) => {
                 Some(format!("belay: not protected ({}): {}", unsupported.reason(), unsupported.advice()))

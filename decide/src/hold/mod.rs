@@ -124,7 +124,12 @@ pub fn decide(
     }
     let decision = decide_wet(request, rules, facts, memory, now);
     if request.dry_run {
-        return Decision::allow(Allowed::DryRun { would_hold: decision.answer.held().cloned().map(Box::new) });
+        let unsupported = match &decision.answer {
+            Answer::Allow(Allowed::Unsupported(unsupported)) => Some(*unsupported),
+            _ => None,
+        };
+        let would_hold = decision.answer.held().cloned().map(Box::new);
+        return Decision::allow(Allowed::DryRun { would_hold, unsupported });
     }
     decision
 }

@@ -303,7 +303,7 @@ fn a_dry_run_says_what_a_real_eviction_would_meet_and_leaves_no_trace() {
             (Answer::Allow(Allowed::ExcludedNamespace | Allowed::NotSynced), same) => {
                 assert_eq!(&dry.answer, same, "{name}");
             }
-            (Answer::Allow(Allowed::DryRun { would_hold }), _) => {
+            (Answer::Allow(Allowed::DryRun { would_hold, .. }), _) => {
                 assert_eq!(would_hold.as_deref(), wet.answer.held(), "{name}");
             }
             other => panic!("{name}: {other:?}"),
@@ -316,10 +316,16 @@ fn a_warning_says_what_a_person_should_know() {
     let held = Case::of(Scene::quiet()).decide().answer.held().cloned();
     let table = [
         (
-            Allowed::DryRun { would_hold: held.map(Box::new) },
+            Allowed::DryRun { would_hold: held.map(Box::new), unsupported: None },
             Some("belay: dry run: this eviction would be held: Deployment web is about to be restarted to replace it"),
         ),
-        (Allowed::DryRun { would_hold: None }, None),
+        (Allowed::DryRun { would_hold: None, unsupported: None }, None),
+        (
+            Allowed::DryRun { would_hold: None, unsupported: Some(Unsupported::ZeroReplicas) },
+            Some(
+                "belay: dry run: this eviction would pass unheld (ZeroReplicas): the Deployment has zero replicas; there is nothing to hand over",
+            ),
+        ),
         (Allowed::NotSynced, Some("belay: not ready yet, eviction let through unprotected")),
         (
             Allowed::Unsupported(Unsupported::ZeroReplicas),

@@ -191,7 +191,7 @@ impl Stage {
         let began = Instant::now();
         match &self.place {
             Place::Own { cluster, .. } => {
-                println!("Installing Belay: helm install belay charts/belay --namespace {BELAY_NAMESPACE}");
+                println!("Building Belay where it changed, then: helm install belay charts/belay -n {BELAY_NAMESPACE}");
                 cluster.belay().await?;
             }
             Place::Foreign { image, .. } => {
@@ -314,14 +314,18 @@ impl Stage {
 
     /// Tells how to look around, and waits for Ctrl-C.
     pub(super) fn invite(&self) {
-        println!("\nStill running. In another terminal:\n");
+        let kubectl =
+            which("kubectl").map_or_else(|| self.tools.kubectl.display().to_string(), |_| "kubectl".to_owned());
+        let node = self.block_on(self.victim()).map_or_else(|_| "NODE".to_owned(), |pod| pod.node);
+        let namespace = &self.namespace;
+        println!("\nStill running. Drain the node again, and watch it from two other terminals:\n");
         println!("  export KUBECONFIG={}", self.tools.kubeconfig.display());
-        if which("kubectl").is_none() {
-            println!("  alias kubectl={}", self.tools.kubectl.display());
-        }
-        println!("  kubectl get evictionholds -A");
-        println!("  kubectl describe handoverpolicy {WORKLOAD} -n {}", self.namespace);
-        println!("  kubectl drain NODE --ignore-daemonsets --delete-emptydir-data   # kubectl get nodes\n");
+        println!("  {kubectl} get evictionholds -A -o wide --watch\n");
+        println!("  export KUBECONFIG={}", self.tools.kubeconfig.display());
+        println!("  {kubectl} drain {node} --ignore-daemonsets --delete-emptydir-data");
+        println!("  {kubectl} uncordon {node}          # or the next replacement finds no node");
+        println!("  {kubectl} describe handoverpolicy {WORKLOAD} -n {namespace}");
+        println!("  {kubectl} get events -n {namespace}\n");
         println!("Ctrl-C ends it.");
         if let Err(error) = self.block_on(tokio::signal::ctrl_c()) {
             println!("cannot wait for Ctrl-C: {error}");

@@ -349,6 +349,20 @@ fn a_restart_that_no_node_takes_is_withdrawn_once_nobody_waits_for_it() {
 }
 
 #[test]
+fn a_withdrawal_that_fails_is_tried_again_in_the_same_words() {
+    let again = homeless().with(|scene| {
+        let Action::UpdateHold { status, .. } = scene.plan().sequences.concat().swap_remove(0) else {
+            panic!("the hold is written first");
+        };
+        scene.holds[0].status = status;
+    });
+    let Action::UpdateHold { status, .. } = again.plan().sequences.concat().swap_remove(0) else {
+        panic!("the hold is written first");
+    };
+    assert_eq!(status, again.holds[0].status);
+}
+
+#[test]
 fn a_handover_whose_victim_went_at_the_deadline_is_rolled_back_where_the_policy_says_so() {
     let late = at(600, Scene::starting()).with(|scene| scene.victim().terminating = true);
     ends(vec![
