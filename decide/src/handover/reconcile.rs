@@ -321,10 +321,12 @@ fn withdrawn(input: &Input<'_>, hold: &HoldView) -> Option<Vec<Action>> {
         return None;
     }
     let why = "no node takes the replacement";
-    let status = HoldStatus {
-        message: format!("{}; {why}, the restart is withdrawn", hold.status.message),
-        ..hold.status.clone()
-    };
+    let told = format!("; {why}, the restart is withdrawn");
+    let mut status = hold.status.clone();
+    // Tried again, it says so once: a message that grew with each failure would wake this loop by itself.
+    if !status.message.ends_with(&told) {
+        status.message.push_str(&told);
+    }
     put_back(workload, input.protection, hold, status, why)
 }
 
