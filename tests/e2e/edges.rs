@@ -10,7 +10,8 @@ use kube::api::PostParams;
 use serde_json::{Value, json};
 
 use crate::support::{
-    SOON, condition, events, evict, evict_until_it_passes, hold_in_phase, hold_of, holds, policy, protected, restarts,
+    SOON, condition, events, evict, evict_until_it_passes, hold_in_phase, hold_of, holds, policy, protected,
+    protected_web, restarts,
 };
 
 #[test]
@@ -57,11 +58,7 @@ fn a_victim_is_released_at_its_deadline_and_stays_released() {
 fn a_failed_handover_is_rolled_back_where_the_policy_says_so() {
     test_with_belay("roll-back", async |ns: &Namespace| {
         ns.nodes(1).await?;
-        let web = ns.web("web").create().await?;
-        web.available(SOON).await?;
-        ns.apply(&policy("web", "readinessDeadlineSeconds: 4\nonFailure: RollBack")).await?;
-        protected(ns, "web").await?;
-        let victim = web.only_pod().await?;
+        let (web, victim) = protected_web(ns.web("web"), "readinessDeadlineSeconds: 4\nonFailure: RollBack").await?;
         ns.cordon(&victim.node).await?;
         ensure!(evict(ns, &victim.name).await?.is_some());
         let hold = hold_in_phase(ns, &victim, "Released").await?;
@@ -89,11 +86,7 @@ async fn slot(ns: &Namespace, deployment: &str) -> anyhow::Result<Value> {
 fn a_dry_run_ends_changes_nothing_and_says_what_would_happen() {
     test_with_belay("dry-run", async |ns: &Namespace| {
         ns.nodes(2).await?;
-        let web = ns.web("web").create().await?;
-        web.available(SOON).await?;
-        ns.apply(&policy("web", "")).await?;
-        protected(ns, "web").await?;
-        let victim = web.only_pod().await?;
+        let (web, victim) = protected_web(ns.web("web"), "").await?;
         let before = web.deployment().await?;
         let exit = ns.drain(&victim.node, &["--dry-run=server"]).await?.exit(SOON).await?;
         ensure!(exit.success() && exit.text().contains("belay: dry run: this eviction would be held"), "{exit}");
@@ -112,11 +105,7 @@ fn a_dry_run_ends_changes_nothing_and_says_what_would_happen() {
 fn a_release_under_way_is_the_handover_of_its_old_pod() {
     test_with_belay("mid-release-old", async |ns: &Namespace| {
         ns.nodes(2).await?;
-        let web = ns.web("web").ready_after(Duration::from_secs(6)).pre_stop(3).create().await?;
-        web.available(SOON).await?;
-        ns.apply(&policy("web", "")).await?;
-        protected(ns, "web").await?;
-        let victim = web.only_pod().await?;
+        let (web, victim) = protected_web(ns.web("web").ready_after(Duration::from_secs(6)).pre_stop(3), "").await?;
         let load = ns.load("web", 50).await?;
         load.ok(10, SOON).await?;
         web.release("2").await?;
@@ -141,11 +130,7 @@ fn a_release_under_way_is_the_handover_of_its_old_pod() {
 fn a_release_under_way_comes_to_rest_before_its_new_pod_is_handed_over() {
     test_with_belay("mid-release-new", async |ns: &Namespace| {
         ns.nodes(3).await?;
-        let web = ns.web("web").min_ready_seconds(10).create().await?;
-        web.available(SOON).await?;
-        ns.apply(&policy("web", "")).await?;
-        protected(ns, "web").await?;
-        let old = web.only_pod().await?;
+        let (web, old) = protected_web(ns.web("web").min_ready_seconds(10), "").await?;
         web.release("2").await?;
         let victim = ns
             .eventually("the new pod is ready and not yet available", SOON, async || {
@@ -212,11 +197,7 @@ fn a_template_that_somebody_puts_back_is_not_fought_over() {
     test_with_belay("reverted", async |ns: &Namespace| {
         ns.nodes(2).await?;
         // Slow to become ready, so that the other tool is faster.
-        let web = ns.web("web").ready_after(Duration::from_secs(20)).create().await?;
-        web.available(SOON).await?;
-        ns.apply(&policy("web", "")).await?;
-        protected(ns, "web").await?;
-        let victim = web.only_pod().await?;
+        let (web, victim) = protected_web(ns.web("web").ready_after(Duration::from_secs(20)), "").await?;
         let drain = ns.drain(&victim.node, &["--timeout=120s"]).await?;
         ns.eventually("the restart is written", SOON, async || {
             ensure!(slot(ns, "web").await? == "a");
@@ -248,11 +229,7 @@ fn a_template_that_somebody_puts_back_is_not_fought_over() {
 fn a_pod_that_took_its_victims_name_is_another_pod() {
     test_with_belay("same-name", async |ns: &Namespace| {
         ns.nodes(1).await?;
-        let web = ns.web("web").create().await?;
-        web.available(SOON).await?;
-        ns.apply(&policy("web", "")).await?;
-        protected(ns, "web").await?;
-        let victim = web.only_pod().await?;
+        let (_, victim) = protected_web(ns.web("web"), "").await?;
         ns.cordon(&victim.node).await?;
         ensure!(evict(ns, &victim.name).await?.is_some(), "the victim was not held");
         ns.kubectl(["delete", "pod", &victim.name, "--force", "--grace-period=0", "--wait=false"]).ok().await?;
@@ -323,6 +300,31 @@ fn an_invalid_policy_says_so() {
         condition(ns, "nobody", "Protected", "False", "TargetNotFound").await?;
         let described = ns.kubectl(["describe", "handoverpolicy", "odd"]).ok().await?;
         ensure!(described.contains("not a valid label selector"), "{described}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_restart_that_no_node_takes_is_withdrawn_and_blocks_no_release() {
+    test_with_belay("one-node", async |ns: &Namespace| {
+        // The only node stays open: the replacement is kept off it by us alone.
+        ns.nodes(1).await?;
+        let (web, victim) = protected_web(ns.web("web"), "readinessDeadlineSeconds: 5").await?;
+        ensure!(evict(ns, &victim.name).await?.is_some(), "the victim was not held");
+        evict_until_it_passes(ns, &victim).await?;
+        ns.eventually("the restart is withdrawn and the Deployment whole again", SOON, async || {
+            ensure!(slot(ns, "web").await?.is_null(), "the slot is still there");
+            let pod = web.only_pod().await?;
+            ensure!(pod.uid != victim.uid && web.pods().await?.len() == 1, "{} serves", pod.name);
+            Ok(())
+        })
+        .await?;
+        let hold = hold_in_phase(ns, &victim, "Completed").await?;
+        ensure!(hold["status"]["outcome"] == "Expired", "{hold}");
+        ensure!(hold["status"]["message"].as_str().unwrap_or_default().contains("withdrawn"), "{hold}");
+        web.release("2").await?;
+        web.available(SOON).await?;
+        ensure!(restarts(ns, "web").await? == 1);
         Ok(())
     });
 }

@@ -8,17 +8,15 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
-use crate::support::{SOON, events, evict, evict_until_it_passes, hold_in_phase, holds, policy, protected, restarts};
+use crate::support::{
+    SOON, events, evict, evict_until_it_passes, hold_in_phase, holds, policy, protected, protected_web, restarts,
+};
 
 #[test]
 fn a_drain_is_held_until_the_replacement_serves_and_no_request_fails() {
     test_with_belay("rolling", async |ns: &Namespace| {
         ns.nodes(2).await?;
-        let web = ns.web("web").ready_after(Duration::from_secs(3)).pre_stop(3).create().await?;
-        web.available(SOON).await?;
-        ns.apply(&policy("web", "")).await?;
-        protected(ns, "web").await?;
-        let victim = web.only_pod().await?;
+        let (web, victim) = protected_web(ns.web("web").ready_after(Duration::from_secs(3)).pre_stop(3), "").await?;
         let load = ns.load("web", 50).await?;
         load.ok(20, SOON).await?;
 
@@ -50,11 +48,7 @@ fn a_drain_is_held_until_the_replacement_serves_and_no_request_fails() {
 fn a_recreate_workload_is_restarted_and_never_runs_twice() {
     test_with_belay("recreate", async |ns: &Namespace| {
         ns.nodes(2).await?;
-        let web = ns.web("web").recreate().ready_after(Duration::from_secs(1)).create().await?;
-        web.available(SOON).await?;
-        ns.apply(&policy("web", "")).await?;
-        protected(ns, "web").await?;
-        let victim = web.only_pod().await?;
+        let (web, victim) = protected_web(ns.web("web").recreate().ready_after(Duration::from_secs(1)), "").await?;
         let drain = ns.drain(&victim.node, &["--timeout=120s"]).await?;
         while drain.is_running() {
             let pods = web.pods().await?;
@@ -74,11 +68,7 @@ fn a_recreate_workload_is_restarted_and_never_runs_twice() {
 fn a_replacement_counts_only_after_min_ready_seconds() {
     test_with_belay("min-ready", async |ns: &Namespace| {
         ns.nodes(2).await?;
-        let web = ns.web("web").min_ready_seconds(12).create().await?;
-        web.available(SOON).await?;
-        ns.apply(&policy("web", "")).await?;
-        protected(ns, "web").await?;
-        let victim = web.only_pod().await?;
+        let (web, victim) = protected_web(ns.web("web").min_ready_seconds(12), "").await?;
         let drain = ns.drain(&victim.node, &["--timeout=120s"]).await?;
         let mut leaving = None;
         while drain.is_running() {
@@ -129,11 +119,7 @@ fn a_workload_opts_in_by_its_annotation_alone() {
 fn two_drains_at_once_need_one_restart() {
     test_with_belay("two-drains", async |ns: &Namespace| {
         ns.nodes(2).await?;
-        let web = ns.web("web").ready_after(Duration::from_secs(2)).pre_stop(3).create().await?;
-        web.available(SOON).await?;
-        ns.apply(&policy("web", "")).await?;
-        protected(ns, "web").await?;
-        let victim = web.only_pod().await?;
+        let (_, victim) = protected_web(ns.web("web").ready_after(Duration::from_secs(2)).pre_stop(3), "").await?;
         let load = ns.load("web", 50).await?;
         load.ok(20, SOON).await?;
         let first = ns.drain(&victim.node, &["--timeout=120s"]).await?;
@@ -247,11 +233,7 @@ fn a_replacement_is_kept_off_its_victims_node_though_that_stays_open() {
 fn nothing_is_written_while_nothing_changes() {
     test_with_belay("quiet", async |ns: &Namespace| {
         ns.nodes(2).await?;
-        let web = ns.web("web").create().await?;
-        web.available(SOON).await?;
-        ns.apply(&policy("web", "")).await?;
-        protected(ns, "web").await?;
-        let victim = web.only_pod().await?;
+        let (_, victim) = protected_web(ns.web("web"), "").await?;
         evict_until_it_passes(ns, &victim).await?;
         hold_in_phase(ns, &victim, "Completed").await?;
         ns.eventually("the policy tells of the handover", SOON, async || {
@@ -292,11 +274,9 @@ fn an_eviction_of_a_pod_of_no_concern_passes_at_once() {
 fn an_ignored_evictor_passes_where_others_are_held() {
     test_with_belay("ignored", async |ns: &Namespace| {
         ns.nodes(2).await?;
-        let web = ns.web("web").create().await?;
-        web.available(SOON).await?;
-        ns.apply(&policy("web", "ignoreEvictors: [\"system:serviceaccount:kube-system:*\", \"belay-*\"]")).await?;
-        protected(ns, "web").await?;
-        let pod = web.only_pod().await?;
+        let (_, pod) =
+            protected_web(ns.web("web"), "ignoreEvictors: [\"system:serviceaccount:kube-system:*\", \"belay-*\"]")
+                .await?;
         // This client is the user `belay-admin`.
         ensure!(evict(ns, &pod.name).await?.is_none());
         ensure!(holds(ns).await?.is_empty() && restarts(ns, "web").await? == 0);
@@ -308,11 +288,7 @@ fn an_ignored_evictor_passes_where_others_are_held() {
 fn the_template_is_patched_under_the_field_manager_of_the_policy() {
     test_with_belay("manager", async |ns: &Namespace| {
         ns.nodes(2).await?;
-        let web = ns.web("web").create().await?;
-        web.available(SOON).await?;
-        ns.apply(&policy("web", "fieldManager: flux-client-side-apply")).await?;
-        protected(ns, "web").await?;
-        let victim = web.only_pod().await?;
+        let (web, victim) = protected_web(ns.web("web"), "fieldManager: flux-client-side-apply").await?;
         evict_until_it_passes(ns, &victim).await?;
         let fields = web.deployment().await?.metadata.managed_fields.unwrap_or_default();
         let managers: Vec<_> = fields

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use belay_e2e::world::{Namespace, PodInfo};
+use belay_e2e::world::{Namespace, PodInfo, Web, Workload};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::EvictParams;
@@ -20,6 +20,18 @@ pub(crate) fn policy(name: &str, spec: &str) -> String {
         "apiVersion: belay.dev/v1alpha1\nkind: HandoverPolicy\nmetadata: {{name: {name}}}\nspec:\n  targetRef: {{name: \
          {name}}}\n{more}\n"
     )
+}
+
+/// Creates the Deployment `web`, protects it by a policy with these further lines, and waits until both are seen; with
+/// its only pod, the victim to be.
+pub(crate) async fn protected_web(web: Web<'_>, spec: &str) -> anyhow::Result<(Workload, PodInfo)> {
+    let ns = web.namespace();
+    let web = web.create().await?;
+    web.available(SOON).await?;
+    ns.apply(&policy(web.name(), spec)).await?;
+    protected(ns, web.name()).await?;
+    let victim = web.only_pod().await?;
+    Ok((web, victim))
 }
 
 /// The holds of the namespace.

@@ -53,6 +53,11 @@ impl<'a> Web<'a> {
         Self { namespace, name: name.to_owned(), described, edits: Vec::new() }
     }
 
+    /// The namespace that it will be in.
+    pub fn namespace(&self) -> &'a Namespace {
+        self.namespace
+    }
+
     /// Any other change of the Deployment, made after all others.
     #[must_use]
     pub fn edit(mut self, change: impl FnOnce(&mut Deployment) + 'static) -> Self {
