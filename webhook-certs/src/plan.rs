@@ -6,8 +6,9 @@
 //!    bundle of the Secret and then of every live configuration, and signs nothing.
 //! 2. **Activate** it once every live configuration was seen to hold the whole bundle for
 //!    [`SETTLE`]: by then every API server trusts it. Replicas sign new leaves with it.
-//! 3. **Retire** the old one a [leaf's lifetime](LEAF_LIFETIME) later, when nothing it signed is
-//!    valid any more.
+//! 3. **Retire** the old one when every live configuration has held both for a [leaf's lifetime](LEAF_LIFETIME) since:
+//!    nothing it signed is valid any more. (Not just that long after the activation: where a configuration lacks the
+//!    new authority, replicas go on with the old one, which may sign until that is repaired.)
 //!
 //! The planner compares and never remembers. Each call looks at the Secret and the live bundles as
 //! they are, so it does not matter which process took the last step, whether it crashed after it,
@@ -115,15 +116,13 @@ pub enum Step {
     },
 }
 
-/// Facts whose time is kept in the Secret.
+/// What [`Step::Record`] writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fact {
-    /// From now on every live configuration holds the next authority.
-    AllHoldNext,
-    /// Not every live configuration holds it any more; the wait starts over.
-    NotAllHoldNext,
-    /// The time at which the active authority took over was lost; it is taken to be now.
-    Activated,
+    /// From now on every live configuration holds the whole bundle.
+    AllHold,
+    /// Not every live configuration does any more; what waits for it starts over.
+    NotAllHold,
 }
 
 /// What a [`Step::Wait`] waits for.
@@ -133,7 +132,7 @@ pub enum Awaited {
     Renewal,
     /// Every API server has had time to see the next authority.
     Settled,
-    /// The last leaf of a retiring authority has expired.
+    /// The last leaf that a retiring authority can have signed has expired.
     Retirement,
 }
 
@@ -165,8 +164,8 @@ pub fn plan(secret: Option<&CaSecret>, live: &[LiveCaBundle], now: Timestamp) ->
     if !targets.is_empty() {
         // First the record: once the bundle is repaired, nothing shows any more that an API server
         // may have seen the gap, and the wait for it to settle would be cut short.
-        return if secret.next_observed_at.is_some() {
-            Step::Record(Fact::NotAllHoldNext)
+        return if secret.observed_at.is_some() {
+            Step::Record(Fact::NotAllHold)
         } else {
             Step::PatchBundles { ca_bundle, targets }
         };
@@ -181,16 +180,10 @@ pub fn plan(secret: Option<&CaSecret>, live: &[LiveCaBundle], now: Timestamp) ->
     }
 }
 
-/// Old authorities leave the bundle when the last leaf they signed is expired.
+/// Old authorities leave the bundle when the last leaf they can have signed is expired.
 fn retirement(secret: &CaSecret, now: Timestamp) -> Option<Step> {
     secret.retiring().next()?;
-    // A time that is missing (somebody removed it, or added an authority) or that lies ahead (a
-    // clock was wrong) says nothing; the full lifetime is waited from here on.
-    let Some(at) = secret.activated_at.filter(|&at| at <= now) else {
-        return Some(Step::Record(Fact::Activated));
-    };
-    let until = later(at, LEAF_LIFETIME);
-    Some(if until <= now { Step::Retire } else { Step::Wait { until, reason: Awaited::Retirement } })
+    Some(once_held_for(LEAF_LIFETIME, Step::Retire, Awaited::Retirement, secret, now))
 }
 
 /// The way of the next authority, given that every live configuration holds the whole bundle.
@@ -213,11 +206,17 @@ fn rotation(secret: &CaSecret, now: Timestamp) -> Step {
         // Nobody accepts what the active one signed: there is no call that a wait could save.
         return Step::Activate;
     }
-    let Some(at) = secret.next_observed_at.filter(|&at| at <= now) else {
-        return Step::Record(Fact::AllHoldNext);
+    once_held_for(SETTLE, Step::Activate, Awaited::Settled, secret, now)
+}
+
+/// `step`, once every live configuration has held the whole bundle for `time`.
+fn once_held_for(time: SignedDuration, step: Step, reason: Awaited, secret: &CaSecret, now: Timestamp) -> Step {
+    // A time that lies ahead was written by a clock that was wrong, and says nothing.
+    let Some(since) = secret.observed_at.filter(|&at| at <= now) else {
+        return Step::Record(Fact::AllHold);
     };
-    let until = later(at, SETTLE);
-    if until <= now { Step::Activate } else { Step::Wait { until, reason: Awaited::Settled } }
+    let until = later(since, time);
+    if until <= now { step } else { Step::Wait { until, reason } }
 }
 
 /// Authorities in live bundles that a caller accepts at `now`, each once.
@@ -262,7 +261,7 @@ impl Step {
         let written = match self {
             Self::PatchBundles { .. } | Self::Wait { .. } => return Ok(None),
             Self::Create { .. } if secret.is_some() => return Err(outdated()),
-            Self::Create { keep } => CaSecret::first(Ca::generate(ca_name, now)?, keep.clone(), now),
+            Self::Create { keep } => CaSecret::first(Ca::generate(ca_name, now)?, keep.clone()),
             Self::Publish => published(known()?, Ca::generate(ca_name, now)?),
             Self::Record(fact) => recorded(known()?, *fact, now),
             Self::Activate => activated(known()?, now).ok_or_else(outdated)?,
@@ -279,30 +278,29 @@ fn published(mut secret: CaSecret, next: Ca) -> CaSecret {
     }
     secret.bundle.push(next.certificate().clone());
     secret.next = Some(next);
-    secret.next_observed_at = None;
+    secret.observed_at = None;
     secret
 }
 
 fn recorded(mut secret: CaSecret, fact: Fact, now: Timestamp) -> CaSecret {
-    match fact {
-        Fact::AllHoldNext => secret.next_observed_at = Some(now),
-        Fact::NotAllHoldNext => secret.next_observed_at = None,
-        Fact::Activated => secret.activated_at = Some(now),
-    }
+    secret.observed_at = match fact {
+        Fact::AllHold => Some(now),
+        Fact::NotAllHold => None,
+    };
     secret
 }
 
 fn activated(mut secret: CaSecret, now: Timestamp) -> Option<CaSecret> {
     secret.active = secret.next.take()?;
-    secret.next_observed_at = None;
-    secret.activated_at = Some(now);
+    // The bundle is the same, and was seen everywhere; what the old authority signed is from before now.
+    secret.observed_at = Some(now);
     Some(secret)
 }
 
 fn retired(mut secret: CaSecret) -> CaSecret {
     let bundle = std::mem::take(&mut secret.bundle);
     secret.bundle = bundle.into_iter().filter(|certificate| secret.is_signer(certificate)).collect();
-    secret.activated_at = None;
+    secret.observed_at = None;
     secret
 }
 

@@ -84,7 +84,7 @@ fn a_rotation_publishes_waits_until_all_have_seen_it_activates_and_retires_a_lea
     assert_eq!(plan(Some(&published), &lagging, due), Step::PatchBundles { ca_bundle, targets });
 
     let seen = later(due, minutes(5));
-    let observed = then(&published, &Step::Record(Fact::AllHoldNext), seen);
+    let observed = then(&published, &Step::Record(Fact::AllHold), seen);
     let settled = later(seen, SETTLE);
     let wait = Step::Wait { until: settled, reason: Awaited::Settled };
     let just_before = settled.checked_sub(SignedDuration::from_secs(1)).unwrap();
@@ -129,18 +129,18 @@ fn an_outside_edit_is_repaired_whatever_it_was() {
 fn an_outside_edit_while_the_next_authority_settles_starts_the_wait_over() {
     let secret = created(day_one());
     let due = secret.active().certificate().validity.renew_at();
-    let observed = then(&then(&secret, &Step::Publish, due), &Step::Record(Fact::AllHoldNext), due);
+    let observed = then(&then(&secret, &Step::Publish, due), &Step::Record(Fact::AllHold), due);
     let edited = live_with(|place| if place == 0 { vec![] } else { observed.bundle_pem() });
 
     let soon = later(due, minutes(1));
     let step = plan(Some(&observed), &edited, soon);
-    assert_eq!(step, Step::Record(Fact::NotAllHoldNext));
+    assert_eq!(step, Step::Record(Fact::NotAllHold));
     let recorded = step.apply(Some(&observed), "belay", soon).unwrap().unwrap();
     assert!(matches!(plan(Some(&recorded), &edited, soon), Step::PatchBundles { .. }));
 
     // Repaired: had the first record stayed, the next one would activate here.
     let later_on = later(due, SETTLE);
-    let again = then(&recorded, &Step::Record(Fact::AllHoldNext), later_on);
+    let again = then(&recorded, &Step::Record(Fact::AllHold), later_on);
     let wait = Step::Wait { until: later(later_on, SETTLE), reason: Awaited::Settled };
     assert_eq!(plan(Some(&again), &live(&again), later_on), wait);
 }
@@ -163,8 +163,33 @@ fn a_deleted_secret_is_made_anew_and_goes_on_trusting_what_was_trusted() {
     assert_ne!(secret.active(), lost.active());
     assert!(secret.retiring().eq(&keep));
 
-    let wait = Step::Wait { until: later(now, LEAF_LIFETIME), reason: Awaited::Retirement };
-    assert_eq!(plan(Some(&secret), &self::live(&secret), now), wait);
+    // Replicas cannot have moved over before the bundles hold the new authority, so the wait begins only then.
+    let step = plan(Some(&secret), &live, later(now, days(30)));
+    assert!(matches!(step, Step::PatchBundles { .. }), "{step:?}");
+    let patched = later(now, days(30));
+    let observed = then(&secret, &Step::Record(Fact::AllHold), patched);
+    let wait = Step::Wait { until: later(patched, LEAF_LIFETIME), reason: Awaited::Retirement };
+    assert_eq!(plan(Some(&observed), &self::live(&observed), patched), wait);
+    let retired = then(&observed, &Step::Retire, later(patched, LEAF_LIFETIME));
+    assert_eq!(retired.bundle, vec![secret.active().certificate().clone()]);
+}
+
+#[test]
+fn a_bundle_that_lacked_the_new_authority_puts_the_retirement_of_the_old_one_off() {
+    let secret = created(day_one());
+    let due = secret.active().certificate().validity.renew_at();
+    let observed = then(&then(&secret, &Step::Publish, due), &Step::Record(Fact::AllHold), due);
+    let settled = later(due, SETTLE);
+    let activated = then(&observed, &Step::Activate, settled);
+    // Somebody puts the old bundle back, and it stays: a replica there goes on with the old authority.
+    let edited = live_with(|place| if place == 0 { secret.bundle_pem() } else { activated.bundle_pem() });
+    let late = later(settled, days(10));
+    let step = plan(Some(&activated), &edited, late);
+    assert_eq!(step, Step::Record(Fact::NotAllHold));
+    let recorded = step.apply(Some(&activated), "belay", late).unwrap().unwrap();
+    assert!(matches!(plan(Some(&recorded), &edited, late), Step::PatchBundles { .. }));
+    let again = then(&recorded, &Step::Record(Fact::AllHold), late);
+    then(&again, &Step::Retire, later(late, LEAF_LIFETIME));
 }
 
 #[test]
@@ -213,17 +238,17 @@ fn a_next_authority_that_waited_for_too_long_is_replaced() {
 fn times_that_are_lost_or_lie_ahead_are_taken_to_be_now() {
     let secret = created(day_one());
     let due = secret.active().certificate().validity.renew_at();
-    let observed = then(&then(&secret, &Step::Publish, due), &Step::Record(Fact::AllHoldNext), due);
+    let observed = then(&then(&secret, &Step::Publish, due), &Step::Record(Fact::AllHold), due);
 
     let clock_set_back = due.checked_sub(minutes(10)).unwrap();
-    let observed = then(&observed, &Step::Record(Fact::AllHoldNext), clock_set_back);
+    let observed = then(&observed, &Step::Record(Fact::AllHold), clock_set_back);
     let activated = then(&observed, &Step::Activate, due);
-    then(&activated, &Step::Record(Fact::Activated), clock_set_back);
+    then(&activated, &Step::Record(Fact::AllHold), clock_set_back);
 
     let mut data = activated.to_data();
-    data.remove("activated-at");
+    data.remove("observed-at");
     let lost = CaSecret::parse(&data).unwrap();
-    let found = then(&lost, &Step::Record(Fact::Activated), due);
+    let found = then(&lost, &Step::Record(Fact::AllHold), due);
     assert_eq!(found, activated);
 }
 
@@ -234,7 +259,7 @@ fn a_step_planned_for_another_secret_is_refused() {
         (Step::Create { keep: vec![] }, Some(&secret)),
         (Step::Publish, None),
         (Step::Retire, None),
-        (Step::Record(Fact::AllHoldNext), None),
+        (Step::Record(Fact::AllHold), None),
         (Step::Activate, Some(&secret)),
     ] {
         let error = step.apply(secret, "belay", day_one()).unwrap_err();
@@ -249,5 +274,5 @@ fn no_configuration_at_all_holds_nothing_up() {
     let secret = created(day_one());
     let due = secret.active().certificate().validity.renew_at();
     let published = then(&secret, &Step::Publish, due);
-    assert_eq!(plan(Some(&published), &[], due), Step::Record(Fact::AllHoldNext));
+    assert_eq!(plan(Some(&published), &[], due), Step::Record(Fact::AllHold));
 }

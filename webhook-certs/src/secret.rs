@@ -7,8 +7,7 @@
 //! | `ca.crt` | the trusted bundle, PEM: the active authority, the next one, retiring ones |
 //! | `tls.crt`, `tls.key` | the active signer |
 //! | `next.crt`, `next.key` | the authority that is published and does not sign yet |
-//! | `next-observed-at` | since when every live configuration was seen to hold the whole bundle |
-//! | `activated-at` | when the active signer took over from one that still retires |
+//! | `observed-at` | since when every live configuration was seen to hold the whole bundle, with this signer |
 //!
 //! Times are RFC 3339. Keys of other names are kept as they are. The three first rows have the
 //! names of a `kubernetes.io/tls` Secret, so that ordinary tools can show them.
@@ -30,8 +29,7 @@ pub type SecretData = BTreeMap<String, Vec<u8>>;
 const BUNDLE: &str = "ca.crt";
 const ACTIVE: (&str, &str) = ("tls.crt", "tls.key");
 const NEXT: (&str, &str) = ("next.crt", "next.key");
-const OBSERVED_AT: &str = "next-observed-at";
-const ACTIVATED_AT: &str = "activated-at";
+const OBSERVED_AT: &str = "observed-at";
 
 /// What to do about a damaged Secret. Deleting it is safe, because a Secret that is made anew goes
 /// on trusting the authorities that the live configurations trust.
@@ -125,18 +123,16 @@ pub struct CaSecret {
     pub(crate) active: Ca,
     pub(crate) next: Option<Ca>,
     pub(crate) bundle: Vec<Certificate>,
-    pub(crate) next_observed_at: Option<Timestamp>,
-    pub(crate) activated_at: Option<Timestamp>,
+    pub(crate) observed_at: Option<Timestamp>,
     other: SecretData,
 }
 
 impl CaSecret {
     /// A first Secret: `active` signs, `kept` (authorities that are trusted already) retires.
-    pub(crate) fn first(active: Ca, kept: Vec<Certificate>, now: Timestamp) -> Self {
-        let activated_at = (!kept.is_empty()).then_some(now);
+    pub(crate) fn first(active: Ca, kept: Vec<Certificate>) -> Self {
         let mut bundle = vec![active.certificate().clone()];
         bundle.extend(kept);
-        Self { active, next: None, bundle, next_observed_at: None, activated_at, other: SecretData::new() }
+        Self { active, next: None, bundle, observed_at: None, other: SecretData::new() }
     }
 
     /// Reads a Secret's data map.
@@ -153,20 +149,13 @@ impl CaSecret {
                 return Err(SecretError::SignerNotTrusted { key });
             }
         }
-        let known = [BUNDLE, ACTIVE.0, ACTIVE.1, NEXT.0, NEXT.1, OBSERVED_AT, ACTIVATED_AT];
+        let known = [BUNDLE, ACTIVE.0, ACTIVE.1, NEXT.0, NEXT.1, OBSERVED_AT];
         let other = data
             .iter()
             .filter(|(key, _)| !known.contains(&key.as_str()))
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
-        Ok(Self {
-            next_observed_at: time(data, OBSERVED_AT)?,
-            activated_at: time(data, ACTIVATED_AT)?,
-            active,
-            next,
-            bundle,
-            other,
-        })
+        Ok(Self { observed_at: time(data, OBSERVED_AT)?, active, next, bundle, other })
     }
 
     /// The whole data map, to be written as it is: with `create` where there was no Secret, else
@@ -180,11 +169,8 @@ impl CaSecret {
                 data.insert(keys.1.into(), ca.key_pem().into_bytes());
             }
         }
-        let times = [(OBSERVED_AT, self.next_observed_at), (ACTIVATED_AT, self.activated_at)];
-        for (key, time) in times {
-            if let Some(time) = time {
-                data.insert(key.into(), time.to_string().into_bytes());
-            }
+        if let Some(time) = self.observed_at {
+            data.insert(OBSERVED_AT.into(), time.to_string().into_bytes());
         }
         data
     }
@@ -284,11 +270,11 @@ mod tests {
 
     /// A Secret in the middle of a rotation, with a retiring authority and a foreign key.
     fn full() -> CaSecret {
-        let mut secret = CaSecret::first(ca(), vec![ca().certificate().clone()], day_one());
+        let mut secret = CaSecret::first(ca(), vec![ca().certificate().clone()]);
         let next = ca();
         secret.bundle.push(next.certificate().clone());
         secret.next = Some(next);
-        secret.next_observed_at = Some(day_one());
+        secret.observed_at = Some(day_one());
         secret.other.insert("note".into(), b"ours".to_vec());
         secret
     }
@@ -394,10 +380,10 @@ mod tests {
             ),
             (
                 "a time is prose",
-                set("next-observed-at", b"yesterday".to_vec()),
-                "the key next-observed-at holds \"yesterday\", which is not an RFC 3339 time; remove",
+                set("observed-at", b"yesterday".to_vec()),
+                "the key observed-at holds \"yesterday\", which is not an RFC 3339 time; remove",
             ),
-            ("a time is binary", set("activated-at", vec![0xff]), "the key activated-at holds"),
+            ("a time is binary", set("observed-at", vec![0xff]), "the key observed-at holds"),
         ];
         for (name, damage, expected) in table {
             let mut data = full().to_data();

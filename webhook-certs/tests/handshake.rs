@@ -91,7 +91,7 @@ fn echo(tls: &mut Connection) -> std::io::Result<()> {
 fn a_client_that_trusts_only_the_live_bundle_is_served_through_a_whole_rotation_without_a_failure() {
     let first = apply(&Step::Create { keep: vec![] }, None);
     let published = apply(&Step::Publish, Some(&first));
-    let observed = apply(&Step::Record(Fact::AllHoldNext), Some(&published));
+    let observed = apply(&Step::Record(Fact::AllHold), Some(&published));
     let activated = apply(&Step::Activate, Some(&observed));
     let retired = apply(&Step::Retire, Some(&activated));
     // What is served and what a client trusts at each stage, the worst pairing of late readers.
