@@ -207,13 +207,7 @@ fn every_field_of_a_policy_is_explained() {
 #[test]
 fn every_metric_is_explained_and_no_other() {
     let metrics = Metrics::default();
-    metrics.eviction("Hold", "AwaitingRestart");
-    metrics.review("/validate/eviction", 0.000_1);
-    metrics.record("Created");
-    metrics.write("Deployment", "Ok");
-    metrics.handover("HandedOver");
-    metrics.holds(&[("Active", 1)], None);
-    metrics.watch_failing("pods");
+    metrics.count_everything();
     metrics.register(Telemetry::register).count_everything();
     let text = metrics.encode().expect("text");
     let served: BTreeSet<String> = text

@@ -183,6 +183,18 @@ impl Metrics {
         self.watch_failing.get_or_create_owned(&KindLabel { kind })
     }
 
+    /// Counts one of each kind, so that each kind is served.
+    #[cfg(test)]
+    pub(crate) fn count_everything(&self) {
+        self.eviction("Hold", "AwaitingRestart");
+        self.review("/validate/eviction", 0.000_1);
+        self.record("Created");
+        self.write("Deployment", "Ok");
+        self.handover("HandedOver");
+        self.holds(&[("Active", 1)], Some(1.0));
+        self.watch_failing("pods");
+    }
+
     /// Whether this replica leads.
     pub fn leading(&self, leading: bool) {
         self.leader.set(i64::from(leading));
@@ -196,13 +208,7 @@ mod tests {
     #[test]
     fn everything_counted_is_served_with_help() {
         let metrics = Metrics::default();
-        metrics.eviction("Hold", "AwaitingRestart");
-        metrics.review("/validate/eviction", 0.000_1);
-        metrics.record("Created");
-        metrics.write("Deployment", "Ok");
-        metrics.handover("HandedOver");
-        metrics.holds(&[("Active", 1)], Some(1.0));
-        metrics.watch_failing("pods");
+        metrics.count_everything();
         let text = metrics.encode().unwrap();
         assert!(text.contains(r#"belay_eviction_reviews_total{decision="Hold",reason="AwaitingRestart"} 1"#), "{text}");
         let helped: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("# HELP ")).collect();

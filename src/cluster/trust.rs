@@ -4,8 +4,12 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhook, MutatingWebhookConfiguration, ValidatingWebhook, ValidatingWebhookConfiguration,
+    WebhookClientConfig,
+};
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::runtime::watcher;
 use parking_lot::RwLock;
@@ -111,30 +115,24 @@ pub fn parse_secret(secret: &Secret) -> Result<CaSecret, String> {
 
 /// What a configuration's entries trust.
 pub fn validating_bundles(config: &ValidatingWebhookConfiguration) -> Vec<LiveCaBundle> {
-    let name = config.metadata.name.clone().unwrap_or_default();
-    config
-        .webhooks
-        .iter()
-        .flatten()
-        .map(|webhook| LiveCaBundle {
-            entry: Entry { kind: ConfigKind::Validating, config: name.clone(), webhook: webhook.name.clone() },
-            ca_bundle: webhook.client_config.ca_bundle.as_ref().map(|bundle| bundle.0.clone()).unwrap_or_default(),
-        })
-        .collect()
+    let trusts = |webhook: &ValidatingWebhook| {
+        live(ConfigKind::Validating, &config.metadata, &webhook.name, &webhook.client_config)
+    };
+    config.webhooks.iter().flatten().map(trusts).collect()
 }
 
 /// What a configuration's entries trust.
 pub fn mutating_bundles(config: &MutatingWebhookConfiguration) -> Vec<LiveCaBundle> {
-    let name = config.metadata.name.clone().unwrap_or_default();
-    config
-        .webhooks
-        .iter()
-        .flatten()
-        .map(|webhook| LiveCaBundle {
-            entry: Entry { kind: ConfigKind::Mutating, config: name.clone(), webhook: webhook.name.clone() },
-            ca_bundle: webhook.client_config.ca_bundle.as_ref().map(|bundle| bundle.0.clone()).unwrap_or_default(),
-        })
-        .collect()
+    let trusts =
+        |webhook: &MutatingWebhook| live(ConfigKind::Mutating, &config.metadata, &webhook.name, &webhook.client_config);
+    config.webhooks.iter().flatten().map(trusts).collect()
+}
+
+fn live(kind: ConfigKind, config: &ObjectMeta, webhook: &str, client: &WebhookClientConfig) -> LiveCaBundle {
+    LiveCaBundle {
+        entry: Entry { kind, config: config.name.clone().unwrap_or_default(), webhook: webhook.to_owned() },
+        ca_bundle: client.ca_bundle.as_ref().map(|bundle| bundle.0.clone()).unwrap_or_default(),
+    }
 }
 
 struct SecretSink(Sight);
