@@ -4,8 +4,12 @@
 //! counts outcomes, and abandons a sequence at the first action that did not succeed. Every action carries what
 //! makes it safe to perform twice: the object's UID and the `resourceVersion` that the decision was made on.
 
+use std::collections::BTreeMap;
+
+use crate::busy::GroupKind;
 use crate::handover::record::HandoverRecord;
 use crate::hold::HoldStatus;
+use crate::ownership::Key;
 
 /// An object as it was when the decision was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,23 +50,58 @@ pub enum Action {
         /// Field manager to write as; absent for Belay's own.
         field_manager: Option<String>,
     },
+    /// Change labels and annotations of a pod, in one write.
+    PatchPod {
+        /// The pod.
+        pod: ObjectRef,
+        /// New values; nothing takes the key away.
+        changes: BTreeMap<Key, Option<String>>,
+    },
+    /// Delete the owner of a pod that is to go. Its finalizer decides when.
+    DeleteOwner {
+        /// Its kind.
+        kind: GroupKind,
+        /// The owner; without a version, since whatever was written to it does not change whether it is to go.
+        owner: ObjectRef,
+    },
     /// Tell people.
     Event(Event),
 }
 
-/// An Event on a Deployment about one of its pods.
+/// An object that an Event is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reference {
+    /// `apiVersion`.
+    pub api_version: &'static str,
+    /// `kind`.
+    pub kind: &'static str,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+}
+
+impl Reference {
+    /// A Deployment.
+    pub fn deployment(name: &str, uid: &str) -> Self {
+        Self { api_version: "apps/v1", kind: "Deployment", name: name.to_owned(), uid: uid.to_owned() }
+    }
+
+    /// A Pod.
+    pub fn pod(name: &str, uid: &str) -> Self {
+        Self { api_version: "v1", kind: "Pod", name: name.to_owned(), uid: uid.to_owned() }
+    }
+}
+
+/// An Event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Namespace of both.
+    /// Namespace of the objects.
     pub namespace: String,
-    /// Name of the Deployment.
-    pub deployment: String,
-    /// UID of the Deployment.
-    pub deployment_uid: String,
-    /// Name of the victim.
-    pub pod: String,
-    /// UID of the victim.
-    pub pod_uid: String,
+    /// What it is about, where `kubectl describe` shows it.
+    pub regarding: Reference,
+    /// What else it has to do with.
+    pub related: Option<Reference>,
     /// Warning rather than Normal.
     pub warning: bool,
     /// Machine-readable reason, in CamelCase.

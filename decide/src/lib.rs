@@ -10,9 +10,11 @@
 //! the one function [`handover::situation`], so they cannot disagree about whether a replacement serves.
 
 pub mod action;
+pub mod busy;
 pub mod doom;
 pub mod handover;
 pub mod hold;
+pub mod ownership;
 pub mod policy;
 pub mod policy_status;
 pub mod steer;

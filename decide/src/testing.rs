@@ -12,7 +12,7 @@ use crate::action::Action;
 use crate::handover::reconcile::{Input, Plan, reconcile};
 use crate::handover::record::HandoverRecord;
 use crate::handover::{Situation, Workload, situation};
-use crate::hold::{HoldSpec, HoldStatus, HoldView, hold_name};
+use crate::hold::{HoldReason, HoldSpec, HoldStatus, HoldView, WorkloadRef, hold_name};
 use crate::policy::{Protection, Settings, Source};
 use crate::view::{DeploymentStatus, DeploymentView, IntOrPercent, PodPhase, PodView, ReplicaSetView, Strategy};
 
@@ -89,7 +89,7 @@ pub(crate) fn hold(victim: &str, hash: &str) -> HoldView {
     let uid = format!("{victim}-uid");
     HoldView {
         namespace: "shop".into(),
-        name: hold_name(victim, &uid),
+        name: hold_name(HoldReason::Handover, victim, &uid),
         uid: format!("{victim}-hold"),
         resource_version: "7".into(),
         spec: HoldSpec {
@@ -97,8 +97,8 @@ pub(crate) fn hold(victim: &str, hash: &str) -> HoldView {
             victim_uid: uid,
             victim_node: "node-1".into(),
             victim_hash: hash.into(),
-            workload_name: "web".into(),
-            workload_uid: "web-uid".into(),
+            reason: HoldReason::Handover,
+            workload: WorkloadRef::deployment("web", "web-uid"),
             evictor: "drainer".into(),
             requested_at: START,
             deadline: after(600),
@@ -296,6 +296,8 @@ pub(crate) fn in_words(plan: &Plan) -> Vec<Vec<String>> {
             let records: Vec<_> = records.iter().map(of).collect();
             format!("template: slot {}, records {}", slot.as_deref().unwrap_or("none"), records.join(" "))
         }
+        Action::PatchPod { pod, .. } => format!("{}: patch", pod.name),
+        Action::DeleteOwner { kind, owner } => format!("{kind} {}: delete", owner.name),
         Action::Event(event) => format!("{}: {}", if event.warning { "warning" } else { "event" }, event.reason),
     };
     plan.sequences.iter().map(|sequence| sequence.iter().map(words).collect()).collect()

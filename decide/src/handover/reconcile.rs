@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::record::{self, HandoverRecord};
 use super::situation::Replacement;
 use super::{Situation, Workload, situation};
-use crate::action::{Action, Event, ObjectRef};
+use crate::action::{Action, Event, ObjectRef, Reference};
 use crate::hold::{HoldStatus, HoldView, Outcome, Phase};
 use crate::policy::{self, OnFailure, Protection};
 use crate::view::{DeploymentView, PodView, Strategy};
@@ -84,7 +84,7 @@ fn open(
     let record = input.workload.and_then(|workload| workload.deployment.record_of(&hold.spec.victim_uid));
     let restarted = record.is_some() || hold.status.restarted_at.is_some();
     // A Deployment of the same name but another UID is another workload.
-    let Some(workload) = input.workload.filter(|workload| workload.deployment.uid == hold.spec.workload_uid) else {
+    let Some(workload) = input.workload.filter(|workload| workload.deployment.uid == hold.spec.workload.uid) else {
         return release(hold, Outcome::VictimGone, "its Deployment is gone".to_owned(), now);
     };
     let deployment = workload.deployment;
@@ -180,7 +180,7 @@ fn restart(
     };
     // Written even where it says so already: the precondition on the hold's version keeps a controller that sees an
     // old hold, and a newer Deployment, from a second restart.
-    let mut steps = vec![Action::UpdateHold { hold: hold_ref(hold), status }];
+    let mut steps = vec![Action::UpdateHold { hold: hold.object(), status }];
     steps.extend(held_event(deployment, hold));
     steps.push(Action::PatchTemplate {
         deployment: deployment_ref(deployment),
@@ -224,7 +224,7 @@ fn wait(
     if status == hold.status {
         return Vec::new();
     }
-    let mut steps = vec![Action::UpdateHold { hold: hold_ref(hold), status }];
+    let mut steps = vec![Action::UpdateHold { hold: hold.object(), status }];
     steps.extend(held_event(deployment, hold));
     steps
 }
@@ -293,7 +293,7 @@ fn put_back(
         .collect();
     let note = format!("Putting the pod template back: {why}");
     Some(vec![
-        Action::UpdateHold { hold: hold_ref(hold), status },
+        Action::UpdateHold { hold: hold.object(), status },
         Action::PatchTemplate {
             deployment: deployment_ref(deployment),
             slot: record.from.clone(),
@@ -310,7 +310,7 @@ fn put_back(
 /// those while the rollout is stuck, so on a single node (or the only one that fits) neither would ever give way, and
 /// a restart of ours that nobody waits for any more would block the Deployment's rollouts.
 fn withdrawn(input: &Input<'_>, hold: &HoldView) -> Option<Vec<Action>> {
-    let workload = input.workload.filter(|workload| workload.deployment.uid == hold.spec.workload_uid)?;
+    let workload = input.workload.filter(|workload| workload.deployment.uid == hold.spec.workload.uid)?;
     if workload.deployment.strategy == Strategy::Recreate {
         return None;
     }
@@ -344,16 +344,14 @@ fn release(hold: &HoldView, outcome: Outcome, message: String, now: Timestamp) -
     let (reason, warning) = if outcome.is_failure() { ("HandoverFailed", true) } else { ("EvictionReleased", false) };
     let released = Event {
         namespace: hold.namespace.clone(),
-        deployment: hold.spec.workload_name.clone(),
-        deployment_uid: hold.spec.workload_uid.clone(),
-        pod: hold.spec.victim_name.clone(),
-        pod_uid: hold.spec.victim_uid.clone(),
+        regarding: Reference::deployment(&hold.spec.workload.name, &hold.spec.workload.uid),
+        related: Some(Reference::pod(&hold.spec.victim_name, &hold.spec.victim_uid)),
         warning,
         reason,
         action: "Release",
         note,
     };
-    vec![Action::UpdateHold { hold: hold_ref(hold), status }, Action::Event(released)]
+    vec![Action::UpdateHold { hold: hold.object(), status }, Action::Event(released)]
 }
 
 /// A released hold is completed when its victim is gone and the workload is whole again.
@@ -374,7 +372,7 @@ fn released(input: &Input<'_>, hold: &HoldView, victim: Option<&PodView>, plan: 
         return Vec::new();
     }
     let status = HoldStatus { phase: Phase::Completed, completed_at: Some(input.now), ..hold.status.clone() };
-    vec![Action::UpdateHold { hold: hold_ref(hold), status }]
+    vec![Action::UpdateHold { hold: hold.object(), status }]
 }
 
 fn is_whole(workload: &Workload<'_>, now: Timestamp, plan: &mut Plan) -> bool {
@@ -415,7 +413,7 @@ fn completed(input: &Input<'_>, hold: &HoldView, victim: Option<&PodView>, plan:
         plan.wake(until);
         return Vec::new();
     }
-    vec![Action::DeleteHold { hold: hold_ref(hold) }]
+    vec![Action::DeleteHold { hold: hold.object() }]
 }
 
 fn event(
@@ -428,24 +426,13 @@ fn event(
 ) -> Action {
     Action::Event(Event {
         namespace: deployment.namespace.clone(),
-        deployment: deployment.name.clone(),
-        deployment_uid: deployment.uid.clone(),
-        pod: hold.spec.victim_name.clone(),
-        pod_uid: hold.spec.victim_uid.clone(),
+        regarding: Reference::deployment(&deployment.name, &deployment.uid),
+        related: Some(Reference::pod(&hold.spec.victim_name, &hold.spec.victim_uid)),
         warning,
         reason,
         action,
         note,
     })
-}
-
-fn hold_ref(hold: &HoldView) -> ObjectRef {
-    ObjectRef {
-        namespace: hold.namespace.clone(),
-        name: hold.name.clone(),
-        uid: hold.uid.clone(),
-        resource_version: hold.resource_version.clone(),
-    }
 }
 
 fn deployment_ref(deployment: &DeploymentView) -> ObjectRef {

@@ -82,6 +82,8 @@ pub enum Allowed {
     },
     /// Somebody put the template back: no replacement is coming.
     Reverted,
+    /// It is governed by a busy rule, and idle.
+    Idle,
 }
 
 impl Allowed {
@@ -105,6 +107,7 @@ impl Allowed {
             Self::NotRecorded => "NotRecorded",
             Self::ReplacementAvailable { .. } => "ReplacementAvailable",
             Self::Reverted => "Reverted",
+            Self::Idle => "Idle",
         }
     }
 
@@ -126,7 +129,7 @@ impl Allowed {
                 Some(format!("belay: not protected ({}): {}", unsupported.reason(), unsupported.advice()))
             }
             Self::DeadlinePassed => {
-                Some("belay: released after its deadline; the replacement is not available".to_owned())
+                Some("belay: released after its deadline; what it was held for has not come".to_owned())
             }
             Self::NotRecorded => Some(
                 "belay: the hold could not be recorded, eviction let through; see the webhook's log for the missing \
@@ -163,6 +166,12 @@ pub struct Held {
 /// one-second retries are still shorter than kubectl's five-second pause.
 const RELEASE_IS_NEAR: SignedDuration = SignedDuration::from_secs(3);
 
+/// A moment for people: the time of day, with the date where that is not within a day from now.
+pub fn moment(at: Timestamp, now: Timestamp) -> String {
+    let near = at.duration_since(now).abs() < SignedDuration::from_hours(24);
+    at.strftime(if near { "%H:%M:%SZ" } else { "%Y-%m-%d %H:%M:%SZ" }).to_string()
+}
+
 impl Held {
     /// Words a hold; `situation` is anything but served.
     pub fn new(
@@ -198,11 +207,8 @@ impl Held {
             Situation::Rolling(Replacement::AvailableAt(_, at)) if at.duration_since(now) <= RELEASE_IS_NEAR => Some(1),
             _ => None,
         };
-        let message = format!(
-            "belay: holding {}: {awaited}; released by {} at the latest",
-            victim.name,
-            deadline.strftime("%H:%M:%SZ")
-        );
+        let message =
+            format!("belay: holding {}: {awaited}; released by {} at the latest", victim.name, moment(deadline, now));
         Self { reason, awaited, message, deadline, retry_after_seconds }
     }
 }

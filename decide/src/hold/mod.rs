@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-pub use answer::{Allowed, Answer, Held};
-pub use view::{HoldSpec, HoldStatus, HoldView, Outcome, Phase, deadline, hold_name};
+pub use answer::{Allowed, Answer, Held, moment};
+pub use view::{HoldReason, HoldSpec, HoldStatus, HoldView, Outcome, Phase, WorkloadRef, deadline, hold_name};
 
 use crate::handover::{Situation, Workload, situation};
 use crate::policy::{self, Protection};
@@ -123,15 +123,17 @@ pub fn decide(
         return Decision::allow(Allowed::NotSynced);
     }
     let decision = decide_wet(request, rules, facts, memory, now);
-    if request.dry_run {
-        let unsupported = match &decision.answer {
-            Answer::Allow(Allowed::Unsupported(unsupported)) => Some(*unsupported),
-            _ => None,
-        };
-        let would_hold = decision.answer.held().cloned().map(Box::new);
-        return Decision::allow(Allowed::DryRun { would_hold, unsupported });
-    }
-    decision
+    if request.dry_run { Decision { answer: dry_run(&decision.answer), memory: None, record: None } } else { decision }
+}
+
+/// What a dry run is told of the answer that the request itself would get.
+pub fn dry_run(answer: &Answer) -> Answer {
+    let unsupported = match answer {
+        Answer::Allow(Allowed::Unsupported(unsupported)) => Some(*unsupported),
+        _ => None,
+    };
+    let would_hold = answer.held().cloned().map(Box::new);
+    Answer::Allow(Allowed::DryRun { would_hold, unsupported })
 }
 
 fn decide_wet(
@@ -160,8 +162,7 @@ fn decide_wet(
 
     let limit = Duration::from_secs(u64::from(protection.settings.readiness_deadline_seconds));
     let memory = memory.copied().unwrap_or(Memory { first: now, limit, released: false });
-    // A hold is named after a part of the UID only; that of a pod of the same name speaks of another victim.
-    let hold = facts.hold.filter(|hold| hold.spec.victim_uid == *victim.uid);
+    let hold = facts.hold.filter(|hold| hold.is_of(HoldReason::Handover, &victim.uid));
     let release = |reason: Allowed| Decision {
         answer: Answer::Allow(reason),
         memory: Some(Memory { released: true, ..memory }),
@@ -194,8 +195,8 @@ fn decide_wet(
         victim_uid: victim.uid.to_string(),
         victim_node: victim.node.as_deref().unwrap_or_default().to_owned(),
         victim_hash: victim.template_hash.as_deref().unwrap_or_default().to_owned(),
-        workload_name: workload.deployment.name.clone(),
-        workload_uid: workload.deployment.uid.clone(),
+        reason: HoldReason::Handover,
+        workload: WorkloadRef::deployment(&workload.deployment.name, &workload.deployment.uid),
         evictor: request.evictor.to_owned(),
         requested_at: bounds.requested_at,
         deadline: bounds.deadline,

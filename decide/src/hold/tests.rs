@@ -333,7 +333,7 @@ fn a_warning_says_what_a_person_should_know() {
                 "belay: not protected (ZeroReplicas): the Deployment has zero replicas; there is nothing to hand over",
             ),
         ),
-        (Allowed::DeadlinePassed, Some("belay: released after its deadline; the replacement is not available")),
+        (Allowed::DeadlinePassed, Some("belay: released after its deadline; what it was held for has not come")),
         (
             Allowed::Reverted,
             Some("belay: somebody put the pod template back while the replacement was coming; eviction let through"),

@@ -5,6 +5,8 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::action::ObjectRef;
+
 /// One held eviction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HoldView {
@@ -33,16 +35,48 @@ pub struct HoldSpec {
     pub victim_node: String,
     /// Label `pod-template-hash` of the victim; empty where it has none.
     pub victim_hash: String,
-    /// Name of the victim's Deployment.
-    pub workload_name: String,
-    /// UID of the victim's Deployment.
-    pub workload_uid: String,
+    /// Why it is held.
+    pub reason: HoldReason,
+    /// What the victim belongs to: its Deployment, or its owner; of an empty name where it has none.
+    pub workload: WorkloadRef,
     /// User name of who asked first; empty where the request had none.
     pub evictor: String,
     /// When it was first asked for.
     pub requested_at: Timestamp,
     /// When the victim is released at the latest.
     pub deadline: Timestamp,
+}
+
+/// Why a victim is held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HoldReason {
+    /// Its replacement is to serve first.
+    #[default]
+    Handover,
+    /// It is busy.
+    Busy,
+    /// It is idle, and its owner is to retire it.
+    Retire,
+}
+
+/// What a victim belongs to, in its namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WorkloadRef {
+    /// API group; empty for the core.
+    pub group: String,
+    /// Kind.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+}
+
+impl WorkloadRef {
+    /// A Deployment.
+    pub fn deployment(name: &str, uid: &str) -> Self {
+        Self { group: "apps".to_owned(), kind: "Deployment".to_owned(), name: name.to_owned(), uid: uid.to_owned() }
+    }
 }
 
 /// How far a hold is.
@@ -96,6 +130,10 @@ pub enum Outcome {
     Failed,
     /// Somebody put the template back; the replacement was taken away again.
     Reverted,
+    /// The victim's job was over.
+    JobEnded,
+    /// The victim was idle, and its owner retired it.
+    Retired,
 }
 
 impl Phase {
@@ -125,6 +163,8 @@ impl Outcome {
             Self::Expired => "Expired",
             Self::Failed => "Failed",
             Self::Reverted => "Reverted",
+            Self::JobEnded => "JobEnded",
+            Self::Retired => "Retired",
         }
     }
 
@@ -134,20 +174,61 @@ impl Outcome {
     }
 }
 
-/// Longest prefix of a pod name that is kept in a hold's name: an object name may have 253 characters, and the
-/// UID's part takes nine.
-const MAX_NAME_PREFIX: usize = 253 - 9;
+impl HoldView {
+    /// It is the hold of this victim for this reason. (It is named after a part of the UID only, so that of another
+    /// pod of the same name could have its name.)
+    pub fn is_of(&self, reason: HoldReason, victim_uid: &str) -> bool {
+        self.spec.reason == reason && self.spec.victim_uid == victim_uid
+    }
 
-/// The name of the hold of a victim. It derives from name and UID alone, so any replica's create meets the
+    /// The object, for a write.
+    pub fn object(&self) -> ObjectRef {
+        ObjectRef {
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            uid: self.uid.clone(),
+            resource_version: self.resource_version.clone(),
+        }
+    }
+}
+
+impl HoldReason {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Handover, Self::Busy, Self::Retire];
+
+    /// As written in `spec.reason`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Handover => "Handover",
+            Self::Busy => "Busy",
+            Self::Retire => "Retire",
+        }
+    }
+
+    /// A pod may be held for one reason after the other; each hold has a name of its own.
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::Handover => "",
+            Self::Busy => "-busy",
+            Self::Retire => "-retire",
+        }
+    }
+}
+
+/// Longest prefix of a pod name that is kept in a hold's name: an object name may have 253 characters, the UID's part
+/// takes nine and the longest suffix seven.
+const MAX_NAME_PREFIX: usize = 253 - 9 - 7;
+
+/// The name of the hold of a victim. It derives from reason, name and UID alone, so any replica's create meets the
 /// others' and the API server keeps exactly one.
-pub fn hold_name(victim_name: &str, victim_uid: &str) -> String {
+pub fn hold_name(reason: HoldReason, victim_name: &str, victim_uid: &str) -> String {
     let mut prefix = victim_name;
     while prefix.len() > MAX_NAME_PREFIX || prefix.ends_with(['.', '-']) {
         let end = prefix.len().saturating_sub(1);
         prefix = prefix.get(..end).unwrap_or_default();
     }
     let uid: String = victim_uid.chars().filter(char::is_ascii_alphanumeric).take(8).collect();
-    format!("{prefix}-{}", uid.to_ascii_lowercase())
+    format!("{prefix}-{}{}", uid.to_ascii_lowercase(), reason.suffix())
 }
 
 /// When a victim that was first asked for at `requested_at` is released at the latest.
@@ -157,17 +238,19 @@ pub fn deadline(requested_at: Timestamp, seconds: u32) -> Timestamp {
 
 #[cfg(test)]
 mod tests {
+    use super::HoldReason::{Busy, Handover, Retire};
     use super::*;
 
     #[test]
     fn a_holds_name_is_valid_and_differs_by_uid() {
-        let one = hold_name("web-7d9f", "371e4411-cf51-4018-ae12-4ddcc4b2a6c5");
+        let one = hold_name(Handover, "web-7d9f", "371e4411-cf51-4018-ae12-4ddcc4b2a6c5");
         assert_eq!(one, "web-7d9f-371e4411");
-        assert_ne!(one, hold_name("web-7d9f", "471e4411-cf51-4018-ae12-4ddcc4b2a6c5"));
-        let long = hold_name(&"x".repeat(253), "371e4411-cf51");
+        assert_eq!(hold_name(Busy, "web-7d9f", "371e4411-cf51"), "web-7d9f-371e4411-busy");
+        assert_ne!(one, hold_name(Handover, "web-7d9f", "471e4411-cf51-4018-ae12-4ddcc4b2a6c5"));
+        let long = hold_name(Retire, &"x".repeat(253), "371e4411-cf51");
         assert_eq!(long.len(), 253);
-        let dotted = format!("{}.{}", "x".repeat(MAX_NAME_PREFIX - 1), "y".repeat(8));
-        assert!(!hold_name(&dotted, "371e4411").contains(".-"), "no label of a name may end in a dot");
+        let dotted = format!("{}.{}", "x".repeat(MAX_NAME_PREFIX - 1), "y".repeat(16));
+        assert!(!hold_name(Handover, &dotted, "371e4411").contains(".-"), "no label of a name may end in a dot");
     }
 
     #[test]

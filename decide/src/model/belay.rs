@@ -231,6 +231,7 @@ impl World {
                 target.generation += 1;
                 self.api.deployment_written();
             }
+            Action::PatchPod { .. } | Action::DeleteOwner { .. } => panic!("a handover wrote to a pod or its owner"),
             Action::Event(_) => {}
         }
         true

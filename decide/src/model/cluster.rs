@@ -123,7 +123,7 @@ impl Api {
 
     /// A webhook replica records a hold: a create that meets its like changes nothing.
     pub(super) fn create_hold(&mut self, spec: HoldSpec) {
-        let name = hold_name(&spec.victim_name, &spec.victim_uid);
+        let name = hold_name(spec.reason, &spec.victim_name, &spec.victim_uid);
         if self.holds.iter().any(|hold| hold.name == name) {
             return;
         }

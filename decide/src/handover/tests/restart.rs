@@ -105,7 +105,9 @@ fn the_event_of_a_hold_says_who_asks_and_until_when() {
     let note = |evictor: &str| {
         let scene = Scene::asked().with(|scene| scene.holds[0].spec.evictor = evictor.into());
         let notes = scene.plan().sequences.concat().into_iter().find_map(|action| match action {
-            Action::Event(event) if event.reason == "EvictionHeld" => Some((event.note, event.pod_uid)),
+            Action::Event(event) if event.reason == "EvictionHeld" => {
+                Some((event.note, event.related.expect("the victim").uid))
+            }
             _ => None,
         });
         notes.expect("the hold is told of")

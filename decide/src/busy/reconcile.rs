@@ -1,0 +1,190 @@
+//! The controller's step for one pod: its hints, and the holds on it.
+//!
+//! Looked at afresh on every change, from what stands in the objects; only the debounce and the count of removals are
+//! remembered between looks, and losing them costs seconds or three writes.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::hints::{self, BUSY_SINCE, Told};
+use super::rule::{Rule, State};
+use super::state::{Seen, Verdict, judge, later};
+use crate::action::{Action, Event, ObjectRef, Reference};
+use crate::hold::HoldView;
+use crate::ownership::{self, Holder, Key, MANAGED_ANNOTATION, Record, Removals};
+
+mod holds;
+
+/// Everything that the step reads.
+#[derive(Clone, Debug)]
+pub struct Input<'a> {
+    /// The pod with its rule and what its state is read from; absent where it is gone or governed by no rule.
+    pub governed: Option<(&'a Rule, Seen<'a>)>,
+    /// The holds of this pod, or of one of its name that is gone, for being busy or to be retired.
+    pub holds: Vec<&'a HoldView>,
+    /// How long a completed hold is kept.
+    pub history_ttl: SignedDuration,
+    /// The time.
+    pub now: Timestamp,
+}
+
+/// What the controller remembers of a pod between looks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// UID of the pod: a pod recreated under the same name is another pod.
+    pub uid: Box<str>,
+    /// Since when it has been seen not busy.
+    pub idle_since: Option<Timestamp>,
+    /// What was found removed.
+    pub removals: Removals,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Independent sequences; each is performed in order and abandoned at the first action that fails.
+    pub sequences: Vec<Vec<Action>>,
+    /// When to look again, if nothing changes before.
+    pub wake_at: Option<Timestamp>,
+    /// What to remember; absent where there is nothing.
+    pub memory: Option<Memory>,
+    /// Keys given up to somebody else, to be counted.
+    pub yielded: usize,
+}
+
+impl Plan {
+    fn wake(&mut self, at: Option<Timestamp>) {
+        self.wake_at = self.wake_at.into_iter().chain(at).min();
+    }
+}
+
+/// Decides what to write for one pod.
+pub fn reconcile(input: &Input<'_>, memory: Option<&Memory>) -> Plan {
+    let mut plan = Plan::default();
+    let now = input.now;
+    let looked = input.governed.as_ref().map(|(rule, seen)| {
+        let memory = memory.filter(|memory| memory.uid == seen.pod.uid).cloned();
+        let mut memory = memory.unwrap_or_else(|| Memory { uid: seen.pod.uid.clone(), ..Memory::default() });
+        let verdict = judge(rule, seen, now);
+        plan.wake(verdict.changes_at);
+        memory.idle_since = (verdict.state != State::Busy).then(|| memory.idle_since.unwrap_or(now));
+        (*rule, seen, verdict, memory)
+    });
+    if let Some((rule, seen, verdict, mut memory)) = looked {
+        // What ends anyway is left alone: nobody asks whether it may go.
+        if !seen.pod.terminating && !seen.pod.is_finished() && !seen.pod.mirror {
+            tell(rule, seen, &verdict, &mut memory, &mut plan, now);
+        }
+        holds::look(input, Some((rule, seen, &verdict, &memory)), &mut plan);
+        // Without a trace of having been busy there is no debounce to remember.
+        let was_busy = since(seen).is_some() || !input.holds.is_empty();
+        memory.idle_since = memory.idle_since.filter(|_| was_busy);
+        plan.memory = (memory.idle_since.is_some() || !memory.removals.is_empty()).then_some(memory);
+    } else {
+        holds::look(input, None, &mut plan);
+    }
+    plan
+}
+
+/// When the pod was first seen busy, as far as that is our own word.
+pub(super) fn since(seen: &Seen<'_>) -> Option<Timestamp> {
+    let key = Key::annotation(BUSY_SINCE);
+    let present = seen.pod.marks.get(&key).map(String::as_str);
+    let record = Record::parse(seen.pod.managed.as_deref());
+    (ownership::holder(&record, &key, present) == Holder::Belay).then_some(present)??.parse().ok()
+}
+
+fn tell(rule: &Rule, seen: &Seen<'_>, verdict: &Verdict, memory: &mut Memory, plan: &mut Plan, now: Timestamp) {
+    let pod = seen.pod;
+    let was = since(seen);
+    let told = match (verdict.state, was) {
+        (State::Busy, None) => Told::Busy(whole_seconds(now)),
+        (State::Busy, Some(since)) => busy_or_overdue(rule, since, plan, now),
+        (_, None) | (State::Done, Some(_)) => Told::Free,
+        // A pod between two jobs, or a status that flickers: only what lasts is told.
+        (State::Idle | State::Starting, Some(since)) => {
+            let idle_since = memory.idle_since.unwrap_or(now);
+            let until = later(idle_since, rule.spec.idle_debounce);
+            if now < until {
+                plan.wake(Some(until));
+                busy_or_overdue(rule, since, plan, now)
+            } else {
+                Told::Free
+            }
+        }
+    };
+    let (desired, changes_at) = hints::desired(&rule.spec.hints, told, now);
+    plan.wake(changes_at);
+    let record = Record::parse(pod.managed.as_deref());
+    let outcome = ownership::reconcile(&record, &pod.marks, &desired, &mut memory.removals, now);
+    plan.yielded += outcome.yielded.len();
+    let mut changes = outcome.changes;
+    if outcome.record != record {
+        changes.insert(Key::annotation(MANAGED_ANNOTATION), outcome.record.render());
+    }
+    if changes.is_empty() {
+        return;
+    }
+    let overdue = matches!(told, Told::Overdue(_)) && changes.keys().any(|key| key.name() != MANAGED_ANNOTATION);
+    let object = ObjectRef {
+        namespace: pod.namespace.to_string(),
+        name: pod.name.to_string(),
+        uid: pod.uid.to_string(),
+        resource_version: pod.resource_version.to_string(),
+    };
+    let mut sequence = vec![Action::PatchPod { pod: object, changes }];
+    if !outcome.yielded.is_empty() {
+        let keys: Vec<_> = outcome.yielded.iter().map(Key::name).collect();
+        let note = format!("Somebody else changed or keeps removing {}; Belay leaves it to them", keys.join(", "));
+        sequence.push(event(seen, true, "HintConflict", "Yield", note));
+    }
+    if overdue && outcome.restored.is_empty() {
+        let note = format!(
+            "Busy for longer than {:#} (rule {}, maxBusy): it counts as idle from now on",
+            rule.spec.max_busy, rule.spec.name
+        );
+        sequence.push(event(seen, true, "BusyTooLong", "Release", note));
+    }
+    plan.sequences.push(sequence);
+}
+
+fn busy_or_overdue(rule: &Rule, since: Timestamp, plan: &mut Plan, now: Timestamp) -> Told {
+    let until = later(since, rule.spec.max_busy);
+    if now >= until {
+        return Told::Overdue(since);
+    }
+    plan.wake(Some(until));
+    Told::Busy(since)
+}
+
+/// Annotations tell times to people: a second is exact enough.
+pub(super) fn whole_seconds(at: Timestamp) -> Timestamp {
+    Timestamp::from_second(at.as_second()).unwrap_or(at)
+}
+
+fn event(seen: &Seen<'_>, warning: bool, reason: &'static str, action: &'static str, note: String) -> Action {
+    Action::Event(Event {
+        namespace: seen.pod.namespace.to_string(),
+        regarding: Reference::pod(&seen.pod.name, &seen.pod.uid),
+        related: None,
+        warning,
+        reason,
+        action,
+        note,
+    })
+}
+
+/// Takes away everything that Belay wrote on a pod that no rule governs any more; `keys` are those of the busy hints.
+pub fn forget(pod: &ObjectRef, managed: Option<&str>, marks: &BTreeMap<Key, String>) -> Option<Action> {
+    let record = Record::parse(managed);
+    let desired: BTreeMap<_, _> = hints::keys().into_iter().map(|key| (key, None)).collect();
+    let outcome = ownership::reconcile(&record, marks, &desired, &mut Removals::default(), Timestamp::UNIX_EPOCH);
+    let mut kept = outcome.record.clone();
+    kept.drop_given_up(&desired);
+    let mut changes = outcome.changes;
+    if kept != record {
+        changes.insert(Key::annotation(MANAGED_ANNOTATION), kept.render());
+    }
+    (!changes.is_empty()).then(|| Action::PatchPod { pod: pod.clone(), changes })
+}

@@ -1,0 +1,190 @@
+//! The controller's step for the holds of one busy pod: taking them up, retiring owners, ending them.
+//!
+//! A `Busy` hold says that the pod works; it lasts as long as the job, at most until its deadline. It is never
+//! "released" by the job's end: the webhook asks the cluster each time. A `Retire` hold is made for a pod that was seen
+//! idle at the moment of its eviction; its owner is deleted at once, and the owner's finalizer has the last word.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Input, Memory, Plan, event};
+use crate::action::{Action, Event, ObjectRef, Reference};
+use crate::busy::patience::impatience;
+use crate::busy::rule::{GroupKind, OnBusy, Rule, State};
+use crate::busy::state::{Seen, Verdict, later};
+use crate::hold::{HoldReason, HoldStatus, HoldView, Outcome, Phase};
+
+/// A pod that has been idle for this long and is still there is not being evicted any more: any drainer would have
+/// asked again meanwhile (kubectl after 5 s, Cluster Autoscaler after 10 s, the slowest known ones after 30 s), and met
+/// it idle. Its next job gets a hold, and a deadline, of its own.
+const FORGOTTEN_AFTER: SignedDuration = SignedDuration::from_secs(60);
+
+type Look<'a> = (&'a Rule, &'a Seen<'a>, &'a Verdict, &'a Memory);
+
+pub(super) fn look(input: &Input<'_>, look: Option<Look<'_>>, plan: &mut Plan) {
+    let mut holds = input.holds.clone();
+    holds.sort_by(|a, b| (a.spec.requested_at, &a.name).cmp(&(b.spec.requested_at, &b.name)));
+    for hold in holds {
+        let look = look.filter(|(_, seen, ..)| *seen.pod.uid == *hold.spec.victim_uid);
+        let sequence = match (hold.status.phase, look) {
+            (Phase::Completed, None) => completed(input, hold, plan),
+            (Phase::Completed, Some(_)) => Vec::new(),
+            (_, None) => went(input, hold),
+            (Phase::Released, Some(look)) => forgotten(input, hold, look, plan),
+            (Phase::Pending | Phase::Active, Some(look)) => open(input, hold, look, plan),
+        };
+        if !sequence.is_empty() {
+            plan.sequences.push(sequence);
+        }
+    }
+}
+
+/// The victim is gone, or no rule governs it any more.
+fn went(input: &Input<'_>, hold: &HoldView) -> Vec<Action> {
+    let outcome = match (hold.status.outcome, hold.spec.reason) {
+        (Some(known), _) => known,
+        (None, HoldReason::Retire) => Outcome::Retired,
+        (None, _) if is_over(&hold.status.reason) => Outcome::JobEnded,
+        (None, _) => Outcome::VictimGone,
+    };
+    let status = HoldStatus {
+        phase: Phase::Completed,
+        reason: outcome.as_str().to_owned(),
+        message: format!("{} is gone", hold.spec.victim_name),
+        outcome: Some(outcome),
+        released_at: hold.status.released_at.or(Some(input.now)),
+        completed_at: Some(input.now),
+        ..hold.status.clone()
+    };
+    vec![Action::UpdateHold { hold: hold.object(), status }]
+}
+
+fn is_over(reason: &str) -> bool {
+    [State::Idle, State::Done].iter().any(|state| state.as_str() == reason)
+}
+
+fn completed(input: &Input<'_>, hold: &HoldView, plan: &mut Plan) -> Vec<Action> {
+    let until = later(hold.status.completed_at.unwrap_or(hold.spec.deadline), input.history_ttl);
+    if input.now < until {
+        plan.wake(Some(until));
+        return Vec::new();
+    }
+    vec![Action::DeleteHold { hold: hold.object() }]
+}
+
+/// An idle pod whose eviction nobody asks for any more needs no hold.
+fn forgotten(input: &Input<'_>, hold: &HoldView, (_, seen, verdict, memory): Look<'_>, plan: &mut Plan) -> Vec<Action> {
+    let Some(since) = memory.idle_since.filter(|_| verdict.state == State::Idle && !seen.pod.terminating) else {
+        return Vec::new();
+    };
+    let until = later(since, FORGOTTEN_AFTER);
+    if input.now < until {
+        plan.wake(Some(until));
+        return Vec::new();
+    }
+    vec![Action::DeleteHold { hold: hold.object() }]
+}
+
+fn open(input: &Input<'_>, hold: &HoldView, look: Look<'_>, plan: &mut Plan) -> Vec<Action> {
+    let (rule, seen, verdict, _) = look;
+    let now = input.now;
+    if hold.spec.reason == HoldReason::Busy && rule.spec.on_busy == OnBusy::Allow {
+        let message = format!("rule {} does not hold busy pods any more", rule.spec.name);
+        return release(hold, seen, Outcome::NotNeeded, message, now);
+    }
+    if now >= hold.spec.deadline {
+        let message = match hold.spec.reason {
+            HoldReason::Retire => "its owner has not let it go in time".to_owned(),
+            _ => "its job has not ended in time".to_owned(),
+        };
+        return release(hold, seen, Outcome::Expired, message, now);
+    }
+    plan.wake(Some(hold.spec.deadline));
+    match hold.spec.reason {
+        HoldReason::Retire => retire(hold, seen),
+        _ => {
+            let forgotten = forgotten(input, hold, look, plan);
+            if forgotten.is_empty() { wait(rule, hold, seen, verdict) } else { forgotten }
+        }
+    }
+}
+
+/// The owner is deleted once; a hold that is taken up has seen it done.
+fn retire(hold: &HoldView, seen: &Seen<'_>) -> Vec<Action> {
+    if hold.status.phase == Phase::Active {
+        return Vec::new();
+    }
+    let owner = &hold.spec.workload;
+    let what = format!("{} {}", owner.kind, owner.name);
+    let status = HoldStatus {
+        phase: Phase::Active,
+        reason: "OwnerRetiring".to_owned(),
+        message: format!("{what} was deleted and retires it"),
+        ..hold.status.clone()
+    };
+    let note = format!(
+        "Eviction asked for by {} of an idle pod: {what} is deleted instead, so that no job is lost",
+        somebody(&hold.spec.evictor)
+    );
+    vec![
+        Action::DeleteOwner {
+            kind: GroupKind::new(&owner.group, &owner.kind),
+            owner: ObjectRef {
+                namespace: hold.namespace.clone(),
+                name: owner.name.clone(),
+                uid: owner.uid.clone(),
+                resource_version: String::new(),
+            },
+        },
+        Action::UpdateHold { hold: hold.object(), status },
+        event(seen, false, "OwnerRetired", "DeleteOwner", note),
+    ]
+}
+
+fn wait(rule: &Rule, hold: &HoldView, seen: &Seen<'_>, verdict: &Verdict) -> Vec<Action> {
+    let reason = if verdict.because.is_unknown() { "Unknown" } else { verdict.state.as_str() };
+    if hold.status.phase == Phase::Active && hold.status.reason == reason {
+        return Vec::new();
+    }
+    let message = match verdict.state {
+        State::Idle | State::Done => "it may go; the drainer has to ask again".to_owned(),
+        _ => crate::busy::eviction::awaited(rule, verdict),
+    };
+    let status = HoldStatus { phase: Phase::Active, reason: reason.to_owned(), message, ..hold.status.clone() };
+    let mut sequence = vec![Action::UpdateHold { hold: hold.object(), status }];
+    if hold.status.phase == Phase::Pending {
+        let evictor = somebody(&hold.spec.evictor);
+        let until = crate::hold::moment(hold.spec.deadline, hold.spec.requested_at);
+        let note =
+            format!("Eviction asked for by {evictor} is held while the pod is {reason}, until {until} at the latest");
+        sequence.push(event(seen, false, "EvictionHeld", "Hold", note));
+        if let Some(impatient) =
+            impatience(&hold.spec.evictor, hold.spec.deadline.duration_since(hold.spec.requested_at))
+        {
+            let note = format!("The job may need longer than this drain allows: {impatient}");
+            sequence.push(event(seen, true, "DrainMayNotWait", "Hold", note));
+        }
+    }
+    sequence
+}
+
+fn somebody(evictor: &str) -> &str {
+    if evictor.is_empty() { "somebody" } else { evictor }
+}
+
+fn release(hold: &HoldView, seen: &Seen<'_>, outcome: Outcome, message: String, now: Timestamp) -> Vec<Action> {
+    let note = format!("Eviction is released: {message}");
+    let status = HoldStatus {
+        phase: Phase::Released,
+        reason: outcome.as_str().to_owned(),
+        message,
+        outcome: Some(outcome),
+        released_at: Some(now),
+        ..hold.status.clone()
+    };
+    let regarding = Reference::pod(&seen.pod.name, &seen.pod.uid);
+    let (warning, reason) =
+        (outcome.is_failure(), if outcome.is_failure() { "BusyTooLong" } else { "EvictionReleased" });
+    let told =
+        Event { namespace: hold.namespace.clone(), regarding, related: None, warning, reason, action: "Release", note };
+    vec![Action::UpdateHold { hold: hold.object(), status }, Action::Event(told)]
+}

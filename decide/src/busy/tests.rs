@@ -1,0 +1,1 @@
+//! Busy rules over real objects.
