@@ -11,7 +11,7 @@ use serde::Deserialize;
 /// One write that the API server answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Write {
-    /// The user that asked, such as `system:serviceaccount:belay-system:belay-controller`.
+    /// The user that asked, such as `system:serviceaccount:belay-system:belay-controller`, or in whose name was asked.
     pub user: String,
     /// `create`, `update`, `patch`, `delete` or `deletecollection`.
     pub verb: String,
@@ -32,12 +32,19 @@ pub struct Write {
 struct Event {
     verb: String,
     user: User,
+    impersonated_user: Option<User>,
     #[serde(default)]
     object_ref: ObjectRef,
     #[serde(default)]
     response_status: ResponseStatus,
     #[serde(rename = "requestURI")]
     request_uri: String,
+}
+
+impl Event {
+    fn author(&self) -> &str {
+        &self.impersonated_user.as_ref().unwrap_or(&self.user).username
+    }
 }
 
 #[derive(Deserialize)]
@@ -72,7 +79,7 @@ pub fn writes(log: &Path, user_prefix: &str) -> anyhow::Result<Vec<Write>> {
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     for line in whole.lines() {
         let event: Event = serde_json::from_str(line).with_context(|| format!("no audit event: {line}"))?;
-        if event.user.username.starts_with(user_prefix) {
+        if event.author().starts_with(user_prefix) {
             writes.push(Write::from(event));
         }
     }
@@ -81,6 +88,7 @@ pub fn writes(log: &Path, user_prefix: &str) -> anyhow::Result<Vec<Write>> {
 
 impl From<Event> for Write {
     fn from(event: Event) -> Self {
+        let user = event.author().to_owned();
         let object = event.object_ref;
         let resource = if object.subresource.is_empty() {
             object.resource
@@ -88,7 +96,7 @@ impl From<Event> for Write {
             format!("{}/{}", object.resource, object.subresource)
         };
         Self {
-            user: event.user.username,
+            user,
             verb: event.verb,
             resource,
             namespace: object.namespace,

@@ -12,6 +12,7 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("the test cluster runs on Linux only: it needs all of 127.0.0.0/8, setpriv and /proc");
 
+pub mod arc;
 pub mod audit;
 pub mod clock;
 pub mod control_plane;

@@ -1,5 +1,6 @@
 //! One container's life: runs, restarts, and the orders that end it.
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use futures::future::join_all;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use kube::{Api, ResourceExt as _};
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
@@ -34,6 +36,36 @@ pub(super) struct Orders {
     pub(super) stop: watch::Receiver<Option<Instant>>,
     /// SIGKILL for what runs now.
     pub(super) crash: Arc<Notify>,
+    /// Ends of their own accord.
+    pub(super) exits: Arc<Exits>,
+}
+
+/// Exit codes with which containers are to end, as a program does that has done its work. Each is used once: what is
+/// restarted after it runs on.
+#[derive(Debug, Default)]
+pub(super) struct Exits {
+    asked: Mutex<BTreeMap<String, i32>>,
+    changed: Notify,
+}
+
+impl Exits {
+    pub(super) fn ask(&self, containers: impl IntoIterator<Item = String>, exit_code: i32) {
+        self.asked.lock().extend(containers.into_iter().map(|container| (container, exit_code)));
+        self.changed.notify_waiters();
+    }
+
+    async fn of(&self, container: &str) -> i32 {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            // Before the look: what is asked for after it must wake this up.
+            changed.as_mut().enable();
+            let asked = self.asked.lock().remove(container);
+            match asked {
+                Some(exit_code) => return exit_code,
+                None => changed.await,
+            }
+        }
+    }
 }
 
 /// One container of a running pod, as its player sees it.
@@ -185,11 +217,12 @@ impl Playing {
         }
     }
 
-    /// Returns when a played container has to be gone: killed, or asked to stop and done with preStop.
+    /// Returns when a played container has to be gone: killed, at its own end, or asked to stop and done with preStop.
     pub(super) async fn end(&self) -> Ended {
         tokio::select! {
             _ = self.sigterm() => Ended::with_code(0),
             () = self.crash() => Ended::with_code(137),
+            exit_code = self.orders.exits.of(&self.spec.name) => Ended::with_code(exit_code),
         }
     }
 

@@ -46,6 +46,9 @@ pub const SIMULATED: &str = "belay.dev/simulated";
 /// The image of a web server that this process plays.
 pub const WEB_IMAGE: &str = "belay.dev/web";
 
+/// An image that nothing stands behind, as any other unknown one: its containers run and are Ready, and serve nothing.
+pub const IDLE_IMAGE: &str = "belay.dev/idle";
+
 /// Pod annotation: how long after its start a played container becomes Ready (`250ms`, `3s`, `2m`), or `never`.
 pub const READY_AFTER: &str = "test.belay.dev/ready-after";
 
@@ -119,15 +122,17 @@ impl NodeAgent {
     /// # Errors
     /// When no such pod is running on a simulated node.
     pub fn crash(&self, namespace: &str, pod: &str) -> anyhow::Result<()> {
-        let state = self.state.lock();
-        let worker = state
-            .pods
-            .values()
-            .filter(|tracked| tracked.pod.name_any() == pod)
-            .filter(|tracked| tracked.pod.namespace().as_deref() == Some(namespace))
-            .find_map(|tracked| tracked.worker.as_ref())
-            .with_context(|| format!("no pod {namespace}/{pod} is running on a simulated node"))?;
-        worker.crash();
+        self.state.lock().worker(namespace, pod)?.crash();
+        Ok(())
+    }
+
+    /// Lets a container of a pod, or all of them, end by themselves with this exit code, as a program that has done
+    /// its work. For played containers: those of no registered program.
+    ///
+    /// # Errors
+    /// When no such pod is running on a simulated node.
+    pub fn finish(&self, namespace: &str, pod: &str, container: Option<&str>, exit_code: i32) -> anyhow::Result<()> {
+        self.state.lock().worker(namespace, pod)?.finish(container, exit_code);
         Ok(())
     }
 
@@ -180,6 +185,16 @@ struct Tracked {
 impl State {
     fn new(host: Arc<Host>) -> Self {
         Self { host, nodes: HashMap::new(), pods: HashMap::new() }
+    }
+
+    fn worker(&self, namespace: &str, pod: &str) -> anyhow::Result<&pod::Worker> {
+        let mut named = self
+            .pods
+            .values()
+            .filter(|tracked| tracked.pod.name_any() == pod && tracked.pod.namespace().as_deref() == Some(namespace));
+        named
+            .find_map(|tracked| tracked.worker.as_ref())
+            .with_context(|| format!("no pod {namespace}/{pod} is running on a simulated node"))
     }
 
     fn node_changed(&mut self, change: Change<Node>) {

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Host;
-use super::container::{self, Orders};
+use super::container::{self, Exits, Orders};
 use super::status::{self, ContainerState, Place, Transitions};
 use crate::clock;
 
@@ -26,15 +26,16 @@ const RETRY: Duration = Duration::from_millis(200);
 pub(super) struct Worker {
     latest: watch::Sender<Arc<Pod>>,
     crash: Arc<Notify>,
+    exits: Arc<Exits>,
     _task: AbortOnDropHandle<()>,
 }
 
 impl Worker {
     pub(super) fn start(host: Arc<Host>, pod: Arc<Pod>, node: Ipv4Addr) -> Self {
         let (latest, updates) = watch::channel(pod);
-        let crash = Arc::new(Notify::new());
-        let task = tokio::spawn(play(host, updates, node, crash.clone()));
-        Self { latest, crash, _task: AbortOnDropHandle::new(task) }
+        let (crash, exits) = (Arc::new(Notify::new()), Arc::new(Exits::default()));
+        let task = tokio::spawn(play(host, updates, node, crash.clone(), exits.clone()));
+        Self { latest, crash, exits, _task: AbortOnDropHandle::new(task) }
     }
 
     pub(super) fn update(&self, pod: Arc<Pod>) {
@@ -44,6 +45,13 @@ impl Worker {
     /// Kills the containers that run now.
     pub(super) fn crash(&self) {
         self.crash.notify_waiters();
+    }
+
+    /// Lets a played container, or all of them, end by themselves.
+    pub(super) fn finish(&self, container: Option<&str>, exit_code: i32) {
+        let pod = self.latest.borrow().clone();
+        let all = pod.spec.iter().flat_map(|spec| &spec.containers).map(|container| container.name.clone());
+        self.exits.ask(all.filter(|name| container.is_none_or(|only| only == name)), exit_code);
     }
 }
 
@@ -71,7 +79,13 @@ impl States {
     }
 }
 
-async fn play(host: Arc<Host>, mut updates: watch::Receiver<Arc<Pod>>, node: Ipv4Addr, crash: Arc<Notify>) {
+async fn play(
+    host: Arc<Host>,
+    mut updates: watch::Receiver<Arc<Pod>>,
+    node: Ipv4Addr,
+    crash: Arc<Notify>,
+    exits: Arc<Exits>,
+) {
     let pod = updates.borrow_and_update().clone();
     let pods: Api<Pod> = Api::namespaced(host.client.clone(), &pod.namespace().unwrap_or_default());
     if is_over(&pod) || deadline_of(&pod).is_some() {
@@ -91,7 +105,7 @@ async fn play(host: Arc<Host>, mut updates: watch::Receiver<Arc<Pod>>, node: Ipv
     let count = pod.spec.as_ref().map_or(0, |spec| spec.containers.len());
     let states = Arc::new(States::new(count));
     let (stop, orders) = watch::channel(None);
-    let containers = container::start_all(&host, &pod, place.pod, &states, &Orders { stop: orders, crash });
+    let containers = container::start_all(&host, &pod, place.pod, &states, &Orders { stop: orders, crash, exits });
     let mut containers = std::pin::pin!(containers);
 
     let writer = StatusWriter::start(pods.clone(), pod.name_any());

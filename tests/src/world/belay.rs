@@ -24,6 +24,9 @@ const BINARY: &str = "BELAY_BIN";
 const NAMESPACE: &str = "belay-system";
 const RELEASE: &str = "belay";
 
+/// How the names of all users that Belay's pods are begin.
+pub(super) const USERS: &str = "system:serviceaccount:belay-system:";
+
 /// The last path element of the chart's image.
 const IMAGE: &str = "belay";
 

@@ -43,6 +43,8 @@ struct Inner {
     namespaces: AtomicUsize,
     /// Set once the shared Belay is installed.
     belay: OnceCell<()>,
+    /// Held while CustomResourceDefinitions are being installed.
+    definitions: tokio::sync::Mutex<()>,
     end: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -88,6 +90,7 @@ impl Cluster {
             parts,
             namespaces: AtomicUsize::new(0),
             belay: OnceCell::new(),
+            definitions: tokio::sync::Mutex::default(),
             end: Some(end),
             thread: Some(thread),
         })))
@@ -196,9 +199,21 @@ impl Cluster {
     /// # Errors
     /// As [`Cluster::install_belay`].
     pub async fn belay(&self) -> anyhow::Result<Belay> {
-        let install = async || self.install_belay(json!({})).await.map(drop);
+        self.belay_with(json!({})).await
+    }
+
+    /// As [`Cluster::belay`], with values of the process's own: the same ones whoever asks first.
+    ///
+    /// # Errors
+    /// As [`Cluster::install_belay`].
+    pub async fn belay_with(&self, values: Value) -> anyhow::Result<Belay> {
+        let install = async || self.install_belay(values).await.map(drop);
         self.0.belay.get_or_try_init(install).await?;
         Ok(Belay::of(self))
+    }
+
+    pub(super) fn definitions(&self) -> &tokio::sync::Mutex<()> {
+        &self.0.definitions
     }
 
     /// Kills the containers of a pod with SIGKILL; they are restarted as by a kubelet.
@@ -207,6 +222,14 @@ impl Cluster {
     /// When no such pod runs.
     pub fn kill_pod(&self, namespace: &str, pod: &str) -> anyhow::Result<()> {
         self.node_agent().crash(namespace, pod)
+    }
+
+    /// Lets all containers of a pod end by themselves with this exit code.
+    ///
+    /// # Errors
+    /// When no such pod runs.
+    pub fn finish_pod(&self, namespace: &str, pod: &str, exit_code: i32) -> anyhow::Result<()> {
+        self.node_agent().finish(namespace, pod, None, exit_code)
     }
 
     /// What the programs of a pod wrote, over all of their restarts.

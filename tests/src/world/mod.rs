@@ -27,6 +27,7 @@
 mod belay;
 mod cluster;
 mod namespace;
+mod objects;
 mod report;
 mod waiting;
 mod workload;
@@ -37,7 +38,7 @@ pub use belay::Belay;
 pub use cluster::Cluster;
 pub use namespace::Namespace;
 pub use waiting::{eventually, throughout};
-pub use workload::{PodInfo, Web, Workload};
+pub use workload::{PodInfo, Web, Workload, merge};
 
 pub use crate::control_plane::{Component, Options};
 

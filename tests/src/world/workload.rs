@@ -197,7 +197,8 @@ impl<'a> Web<'a> {
     }
 }
 
-fn merge(target: &mut Value, patch: &Value) {
+/// Merges objects key by key; anything else replaces what was there. Unlike in a merge patch, null is a value.
+pub fn merge(target: &mut Value, patch: &Value) {
     match (target, patch) {
         (Value::Object(target), Value::Object(patch)) => {
             for (key, value) in patch {
