@@ -12,6 +12,7 @@
 pub mod action;
 pub mod busy;
 pub mod doom;
+pub mod evictors;
 pub mod handover;
 pub mod hold;
 pub mod ownership;
