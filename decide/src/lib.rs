@@ -18,6 +18,7 @@ pub mod hold;
 pub mod ownership;
 pub mod policy;
 pub mod policy_status;
+pub mod removers;
 pub mod steer;
 pub mod view;
 
