@@ -25,4 +25,6 @@ pub mod view;
 #[cfg(test)]
 mod model;
 #[cfg(test)]
+mod presets;
+#[cfg(test)]
 mod testing;
