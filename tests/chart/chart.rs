@@ -54,8 +54,12 @@ pub(crate) fn helm(arguments: &[&str], values: &Value) -> Output {
 
 /// The manifest of a release `belay` as text, or Helm's error.
 pub(crate) fn template(values: &Value, more: &[&str]) -> Result<String, String> {
-    let folder = folder();
-    let chart = folder.to_str().expect("the path is UTF-8");
+    template_of(&folder(), values, more)
+}
+
+/// The same of another chart.
+pub(crate) fn template_of(chart: &Path, values: &Value, more: &[&str]) -> Result<String, String> {
+    let chart = chart.to_str().expect("the path is UTF-8");
     let mut arguments = vec!["template", "belay", chart, "--namespace", NAMESPACE, "-f", "-"];
     arguments.extend(more);
     let output = helm(&arguments, values);
@@ -79,7 +83,12 @@ pub(crate) struct Objects(Vec<Value>);
 impl Objects {
     /// Renders the release `belay` with `values`.
     pub(crate) fn render(values: &Value) -> Self {
-        Self(parse(&template(values, &[]).unwrap_or_else(|error| panic!("{values}: {error}"))))
+        Self::render_of(&folder(), values)
+    }
+
+    /// The same of another chart.
+    pub(crate) fn render_of(chart: &Path, values: &Value) -> Self {
+        Self(parse(&template_of(chart, values, &[]).unwrap_or_else(|error| panic!("{values}: {error}"))))
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Value> {
@@ -90,11 +99,34 @@ impl Objects {
         self.iter().filter(move |object| object["kind"] == kind)
     }
 
-    /// `kind/name` of every object, sorted.
+    /// `kind/name` of every object that is installed, sorted; not of hooks, which come and go.
     pub(crate) fn names(&self) -> Vec<String> {
-        let mut names: Vec<String> = self.iter().map(name).collect();
+        let mut names: Vec<String> = self.iter().filter(|object| hook(object).is_none()).map(name).collect();
         names.sort();
         names
+    }
+
+    /// When a hook runs and its `kind/name`, sorted.
+    pub(crate) fn hooks(&self) -> Vec<(&str, String)> {
+        let hooks = self.iter().filter_map(|object| Some((hook(object)?, name(object))));
+        let mut hooks: Vec<(&str, String)> = hooks.collect();
+        hooks.sort();
+        hooks
+    }
+
+    /// The templates of every pod that the release makes, with the name of what makes them.
+    pub(crate) fn pods(&self) -> impl Iterator<Item = (String, &Value)> {
+        let makers = self.iter().filter(|object| object["kind"] == "Deployment" || object["kind"] == "Job");
+        makers.map(|object| (name(object), &object["spec"]["template"]))
+    }
+
+    /// The entries of all webhook configurations.
+    pub(crate) fn webhooks(&self) -> Vec<&Value> {
+        ["ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"]
+            .iter()
+            .flat_map(|kind| self.of_kind(kind))
+            .flat_map(|configuration| configuration["webhooks"].as_array().into_iter().flatten())
+            .collect()
     }
 
     /// The object, which must be there.
@@ -109,6 +141,11 @@ impl Objects {
         let text = self.get("ConfigMap", "belay-config")["data"]["config.yaml"].as_str().expect("the file is text");
         parse(text).remove(0)
     }
+}
+
+/// When Helm makes an object that is not part of the release itself.
+fn hook(object: &Value) -> Option<&str> {
+    object["metadata"]["annotations"]["helm.sh/hook"].as_str()
 }
 
 /// `kind/name` of an object.

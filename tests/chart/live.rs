@@ -25,7 +25,12 @@ const WITH_STATUS: &[&str] = &["CustomResourceDefinition", "Deployment", "PodDis
 async fn helm(ns: &Namespace, action: &str, values: &Value, more: &[&str]) -> anyhow::Result<()> {
     let folder = chart::folder();
     let chart = folder.to_str().context("the path is not UTF-8")?;
-    let mut arguments = vec![action, "belay", chart, "--namespace", ns.name(), "-f", "-"];
+    // No program runs here, so the cleanup Job would never end.
+    let mut arguments = vec![action, "belay", chart, "--namespace", ns.name(), "--no-hooks", "-f", "-"];
+    if action == "upgrade" {
+        // Else Helm takes empty values for "those of the revision before".
+        arguments.push("--reset-values");
+    }
     arguments.extend(more);
     ns.cluster().helm(arguments).stdin(&values.to_string()).ok().await?;
     Ok(())
@@ -78,9 +83,12 @@ async fn set_ca_bundles(ns: &Namespace) -> anyhow::Result<()> {
     let certificates = ns.get("configmap", "kube-root-ca.crt").await?;
     let bundle = certificates["data"]["ca.crt"].as_str().context("the cluster has a CA")?;
     let bundle = ByteString(bundle.as_bytes().to_vec());
-    let patch = json!([{ "op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": bundle }]).to_string();
     for kind in ["validatingwebhookconfiguration", "mutatingwebhookconfiguration"] {
-        let arguments = ["patch", kind, "belay", "--type=json", "--field-manager=belay-controller", "-p", &patch];
+        let configuration = ns.get(kind, "belay").await?;
+        let entries = configuration["webhooks"].as_array().into_iter().flatten();
+        let entries = entries.map(|entry| json!({ "name": entry["name"], "clientConfig": { "caBundle": bundle } }));
+        let patch = json!({ "webhooks": entries.collect::<Vec<_>>() }).to_string();
+        let arguments = ["patch", kind, "belay", "--type=strategic", "--field-manager=belay-controller", "-p", &patch];
         ns.kubectl(arguments).ok().await?;
     }
     Ok(())
@@ -99,6 +107,42 @@ fn differences(before: &BTreeMap<String, Value>, after: &BTreeMap<String, Value>
         .collect();
     texts.dedup();
     texts
+}
+
+/// The busy hints come and go in upgrades, and with them each rule's webhook entry, whatever the program wrote into it.
+async fn entries_follow_the_rules(ns: &Namespace, how: &str) -> anyhow::Result<()> {
+    let entries = async || {
+        let configuration = ns.get("mutatingwebhookconfiguration", "belay").await?;
+        let entries = configuration["webhooks"].as_array().cloned().unwrap_or_default();
+        let complete = entries.iter().all(|entry| !entry["clientConfig"]["service"].is_null());
+        ensure!(complete, "what is left of an entry is no entry: {configuration}");
+        let names = entries.iter().filter_map(|entry| entry["name"].as_str().map(str::to_owned));
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        anyhow::Ok(names)
+    };
+    let (handover, plain, runner) = ("pod.handover.belay.dev", "plain.busy.belay.dev", "runner.busy.belay.dev");
+    let mut values = json!({ "busyHints": { "enabled": true } });
+    for (rules, expected) in [
+        (json!([matrix::runner_rule()]), &[handover, runner][..]),
+        (json!([matrix::plain_rule(), matrix::runner_rule()]), &[plain, handover, runner]),
+        (json!([matrix::plain_rule()]), &[plain, handover]),
+    ] {
+        values["busyHints"]["rules"] = rules;
+        helm(ns, "upgrade", &values, &[how]).await?;
+        let found = entries().await?;
+        ensure!(found == expected, "{found:?} instead of {expected:?}");
+        set_ca_bundles(ns).await?;
+    }
+    settled(ns).await?;
+    let before = objects(ns).await?;
+    helm(ns, "upgrade", &values, &[how]).await?;
+    let changed = differences(&before, &objects(ns).await?);
+    ensure!(changed.is_empty(), "an upgrade with the same rules changed\n{}", changed.join("\n"));
+    helm(ns, "upgrade", &json!({}), &[how]).await?;
+    let found = entries().await?;
+    ensure!(found == [handover], "{found:?} instead of {handover}");
+    Ok(())
 }
 
 #[test]
@@ -126,12 +170,18 @@ fn upgrades_change_nothing_and_uninstalling_leaves_only_the_crds() {
         }
         ensure!(manifests.iter().all(|manifest| *manifest == manifests[0]), "the revisions' manifests differ");
 
+        for how in ["--server-side=true", "--server-side=false"] {
+            entries_follow_the_rules(ns, how).await.context(how)?;
+        }
+
         // Off and on again: what the capability brought goes and comes back.
         helm(ns, "upgrade", &json!({ "evictionHold": { "enabled": false } }), &[]).await?;
         let off = Objects::render(&json!({ "evictionHold": { "enabled": false } })).names();
         let left: Vec<String> = objects(ns).await?.into_keys().collect();
         ensure!(left == off, "{left:?} instead of {off:?}");
         helm(ns, "upgrade", &json!({}), &[]).await?;
+        let back: Vec<String> = objects(ns).await?.into_keys().collect();
+        ensure!(back == expected, "{back:?} instead of {expected:?}");
 
         ns.apply(POLICY).await?;
         ns.cluster().helm(["uninstall", "belay", "-n", ns.name(), "--wait"]).ok().await?;
@@ -191,14 +241,14 @@ fn a_namespace_of_the_restricted_standard_admits_the_pods() {
         let level = "pod-security.kubernetes.io/enforce=restricted";
         ns.cluster().kubectl(["label", "namespace", ns.name(), level]).ok().await?;
         for values in [json!({}), matrix::small()] {
-            for deployment in Objects::render(&values).of_kind("Deployment") {
-                let mut spec = deployment["spec"]["template"]["spec"].clone();
+            for (maker, template) in Objects::render(&values).pods() {
+                let mut spec = template["spec"].clone();
                 // The chart's own account is not installed here.
                 spec["serviceAccountName"] = json!("default");
                 let mut pod =
                     json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "belay" }, "spec": spec });
                 let admitted = create(ns, &pod).await?;
-                ensure!(admitted.is_ok(), "{}: {admitted:?}", chart::name(deployment));
+                ensure!(admitted.is_ok(), "{maker}: {admitted:?}");
 
                 pod["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"] = json!(true);
                 let refused = create(ns, &pod).await?;

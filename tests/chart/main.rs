@@ -5,7 +5,9 @@
 
 #![expect(clippy::expect_used, clippy::panic, reason = "a helper that cannot go on fails the test that called it")]
 
+mod busy;
 mod chart;
+mod cleanup;
 mod documentation;
 mod live;
 mod matrix;

@@ -12,10 +12,50 @@ pub(crate) struct Case {
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case { name: "defaults", values: json!({}) },
-        Case { name: "eviction hold off", values: json!({ "evictionHold": { "enabled": false } }) },
+        Case { name: "nothing enabled", values: json!({ "evictionHold": { "enabled": false } }) },
+        Case { name: "busy hints alone", values: busy_alone() },
         Case { name: "small", values: small() },
         Case { name: "everything", values: everything() },
     ]
+}
+
+/// A rule with an owner, linked pods and every other key that changes what is rendered.
+pub(crate) fn runner_rule() -> Value {
+    json!({
+        "name": "runner",
+        "namespaces": ["ci"],
+        "podSelector": { "matchLabels": { "actions-ephemeral-runner": "True" } },
+        "owner": {
+            "group": "actions.github.com",
+            "kind": "EphemeralRunner",
+            "jobFields": ["status.jobId", "status.jobRequestId"],
+        },
+        "linkedPods": { "labelKey": "runner-pod" },
+        "states": [
+            { "state": "Done", "when": "has(owner.status) && owner.status.phase in ['Succeeded', \"Failed\"]" },
+            { "state": "Busy", "when": "linked.size() > 0 ||\n(has(owner.status) && has(owner.status.jobId))\n" },
+        ],
+        "maxBusy": "120h",
+        "hints": { "karpenter": false, "clusterAutoscaler": "OnCompletion" },
+        "eviction": { "idle": "DeleteOwner" },
+    })
+}
+
+/// A rule that has just what a rule must have.
+pub(crate) fn plain_rule() -> Value {
+    json!({
+        "name": "plain",
+        "podSelector": { "matchExpressions": [{ "key": "example.com/job", "operator": "Exists" }] },
+        "states": [{ "state": "Busy", "when": "true" }],
+    })
+}
+
+/// Busy hints with those two rules and without the eviction hold.
+pub(crate) fn busy_alone() -> Value {
+    json!({
+        "evictionHold": { "enabled": false },
+        "busyHints": { "enabled": true, "rules": [runner_rule(), plain_rule()] },
+    })
 }
 
 /// One replica of each and nothing around them, as on a laptop.
@@ -32,6 +72,7 @@ pub(crate) fn small() -> Value {
         "controller": component,
         "crds": { "keep": false },
         "rbac": { "aggregateToUserRoles": false },
+        "cleanup": { "enabled": false },
     })
 }
 
@@ -120,6 +161,12 @@ pub(crate) fn everything() -> Value {
                 "readinessDeadlineSeconds": 120,
                 "onFailure": "RollBack",
             },
+        },
+        "busyHints": {
+            "enabled": true,
+            "presets": ["arc"],
+            "presetOverrides": { "arc": { "namespaces": ["ci"], "maxBusy": "24h" } },
+            "rules": [runner_rule(), plain_rule()],
         },
         "admission": admission(),
         "podSecurityContext": {

@@ -24,14 +24,6 @@ fn has_key(value: &Value, key: &str) -> bool {
     }
 }
 
-fn webhooks(objects: &Objects) -> Vec<&Value> {
-    ["ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"]
-        .iter()
-        .flat_map(|kind| objects.of_kind(kind))
-        .flat_map(|configuration| configuration["webhooks"].as_array().into_iter().flatten())
-        .collect()
-}
-
 /// What a namespaceSelector says of a namespace with these labels (as the API server evaluates it).
 fn selects(selector: &Value, labels: &Value) -> bool {
     let wanted = selector["matchLabels"].as_object().into_iter().flatten();
@@ -64,8 +56,8 @@ fn nothing_is_rendered_that_the_program_changes_by_itself() {
 #[test]
 fn pods_meet_the_restricted_standard() {
     for_every_case(|case, objects| {
-        for deployment in objects.of_kind("Deployment") {
-            let pod = &deployment["spec"]["template"]["spec"];
+        for (_, template) in objects.pods() {
+            let pod = &template["spec"];
             let context = &pod["securityContext"];
             assert_eq!(context["runAsNonRoot"], true, "{case}");
             assert_eq!(context["seccompProfile"], json!({ "type": "RuntimeDefault" }), "{case}");
@@ -76,8 +68,8 @@ fn pods_meet_the_restricted_standard() {
             assert_eq!(context["allowPrivilegeEscalation"], false, "{case}");
             assert_eq!(context["readOnlyRootFilesystem"], true, "{case}");
             assert_eq!(context["capabilities"], json!({ "drop": ["ALL"] }), "{case}");
-            let volumes = pod["volumes"].as_array().expect("a pod has volumes");
-            assert!(volumes.iter().all(|volume| volume.get("configMap").is_some()), "{case}: {volumes:?}");
+            let mut volumes = pod["volumes"].as_array().into_iter().flatten();
+            assert!(volumes.all(|volume| volume.get("configMap").is_some()), "{case}: {pod}");
         }
     });
 }
@@ -85,8 +77,14 @@ fn pods_meet_the_restricted_standard() {
 #[test]
 fn belay_is_never_asked_about_itself_or_kube_system() {
     for_every_case(|case, objects| {
-        let hooks = webhooks(objects);
-        assert_eq!(hooks.len(), if case == "eviction hold off" { 0 } else { 2 }, "{case}");
+        let hooks = objects.webhooks();
+        let expected = match case {
+            "nothing enabled" => 0,
+            "busy hints alone" => 3,
+            "everything" => 6,
+            _ => 2,
+        };
+        assert_eq!(hooks.len(), expected, "{case}");
         for hook in hooks {
             let selector = &hook["namespaceSelector"];
             let labels = |namespace: &str| {
@@ -94,10 +92,15 @@ fn belay_is_never_asked_about_itself_or_kube_system() {
                 labels["kubernetes.io/metadata.name"] = json!(namespace);
                 labels
             };
-            assert!(selects(selector, &labels("shop")), "{case}");
+            // All rules of the cases but the plain one are for that namespace alone.
+            let rule = hook["name"].as_str().and_then(|name| name.strip_suffix(".busy.belay.dev"));
+            assert_eq!(selects(selector, &labels("shop")), rule.is_none_or(|rule| rule == "plain"), "{case}");
+            assert!(selects(selector, &labels("ci")), "{case}");
             assert!(!selects(selector, &labels(NAMESPACE)), "{case}");
             assert!(!selects(selector, &labels("kube-system")), "{case}");
-            assert!(hook.get("objectSelector").is_none(), "{case}: it would look at the Eviction's own labels");
+            let of_pods = hook["rules"][0]["resources"] == json!(["pods"]);
+            let selected = hook.get("objectSelector").is_some();
+            assert!(of_pods || !selected, "{case}: it would look at the Eviction's own labels");
         }
     });
 }
@@ -105,7 +108,7 @@ fn belay_is_never_asked_about_itself_or_kube_system() {
 #[test]
 fn excluded_namespaces_reach_neither_webhook_and_stand_in_the_configuration() {
     let objects = Objects::render(&json!({ "evictionHold": { "excludedNamespaces": ["istio-system"] } }));
-    for hook in webhooks(&objects) {
+    for hook in objects.webhooks() {
         let expected = json!([{
             "key": "kubernetes.io/metadata.name",
             "operator": "NotIn",
@@ -220,10 +223,10 @@ fn probes_services_and_listeners_agree_on_the_ports() {
 #[test]
 fn environment_variables_are_set_once() {
     for_every_case(|case, objects| {
-        for deployment in objects.of_kind("Deployment") {
-            let entries = deployment["spec"]["template"]["spec"]["containers"][0]["env"].as_array().expect("variables");
+        for (maker, template) in objects.pods() {
+            let entries = template["spec"]["containers"][0]["env"].as_array().expect("variables");
             let names: BTreeSet<&str> = entries.iter().filter_map(|entry| entry["name"].as_str()).collect();
-            assert_eq!(names.len(), entries.len(), "{case}: {entries:?}");
+            assert_eq!(names.len(), entries.len(), "{case}: {maker}: {entries:?}");
         }
     });
 }

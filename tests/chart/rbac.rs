@@ -89,25 +89,143 @@ const HOLD_CONTROLLER_WRITES: &[&str] = &[
     "events.k8s.io/events: create patch",
 ];
 
+const BUSY_READS: &[&str] = &["pods: get list watch", "belay.dev/evictionholds: list watch"];
+const BUSY_WEBHOOK_WRITES: &[&str] = &["belay.dev/evictionholds: create"];
+const BUSY_CONTROLLER_WRITES: &[&str] = &[
+    "pods: patch",
+    "belay.dev/evictionholds: delete",
+    "belay.dev/evictionholds/status: patch",
+    "events.k8s.io/events: create patch",
+];
+
+/// The rights of both components, webhook first, with these tables of the enabled capabilities.
+fn expected(reads: &[&[&str]], webhook_writes: &[&[&str]], controller_writes: &[&[&str]]) -> [Rights; 2] {
+    let component = |own: &[&str], namespace: &[&str], writes: &[&[&str]]| {
+        let mut rights = grant("cluster", own);
+        rights.extend(grant(NAMESPACE, namespace));
+        rights.extend(reads.iter().chain(writes).flat_map(|lines| grant("cluster", lines)));
+        rights
+    };
+    [
+        component(WEBHOOK_CLUSTER, WEBHOOK_NAMESPACE, webhook_writes),
+        component(CONTROLLER_CLUSTER, CONTROLLER_NAMESPACE, controller_writes),
+    ]
+}
+
+/// The rights of both components of a render, webhook first.
+fn components(objects: &Objects) -> [Rights; 2] {
+    ["belay-webhook", "belay-controller"].map(|account| granted(objects, account))
+}
+
 #[test]
 fn the_eviction_hold_gives_each_component_exactly_what_it_needs() {
     let objects = Objects::render(&json!({}));
-    let mut webhook = grant("cluster", WEBHOOK_CLUSTER);
-    webhook.extend(grant(NAMESPACE, WEBHOOK_NAMESPACE));
-    webhook.extend(grant("cluster", HOLD_READS));
-    webhook.extend(grant("cluster", HOLD_WEBHOOK_WRITES));
-    assert_eq!(granted(&objects, "belay-webhook"), webhook);
+    assert_eq!(components(&objects), expected(&[HOLD_READS], &[HOLD_WEBHOOK_WRITES], &[HOLD_CONTROLLER_WRITES]));
+}
 
-    let mut controller = grant("cluster", CONTROLLER_CLUSTER);
-    controller.extend(grant(NAMESPACE, CONTROLLER_NAMESPACE));
-    controller.extend(grant("cluster", HOLD_READS));
-    controller.extend(grant("cluster", HOLD_CONTROLLER_WRITES));
-    assert_eq!(granted(&objects, "belay-controller"), controller);
+#[test]
+fn the_busy_hints_give_each_component_exactly_what_it_needs() {
+    let owners: &[&str] = &["actions.github.com/ephemeralrunners: get list watch"];
+    let retired: &[&str] = &["actions.github.com/ephemeralrunners: delete"];
+    let expected = expected(&[BUSY_READS, owners], &[BUSY_WEBHOOK_WRITES], &[BUSY_CONTROLLER_WRITES, retired]);
+    assert_eq!(components(&Objects::render(&matrix::busy_alone())), expected);
+}
+
+#[test]
+fn both_capabilities_give_what_each_gives() {
+    let mut values = matrix::busy_alone();
+    let busy = components(&Objects::render(&values));
+    values["evictionHold"]["enabled"] = json!(true);
+    let both = components(&Objects::render(&values));
+    for ((both, busy), hold) in both.iter().zip(busy).zip(components(&Objects::render(&json!({})))) {
+        assert_eq!(*both, &busy | &hold);
+    }
+}
+
+/// A rule of that name with these keys besides the required ones.
+fn rule(name: &str, more: &Value) -> Value {
+    let mut rule = matrix::plain_rule();
+    rule["name"] = json!(name);
+    for (key, value) in more.as_object().expect("keys") {
+        rule[key] = value.clone();
+    }
+    rule
+}
+
+#[test]
+fn rights_to_owners_follow_the_rules() {
+    let retire = json!({ "idle": "DeleteOwner" });
+    let runner = json!({ "group": "actions.github.com", "kind": "EphemeralRunner" });
+    let rules = json!([
+        rule("one", &json!({ "owner": runner, "eviction": retire })),
+        // The same owner again, not to be deleted by this rule.
+        rule("two", &json!({ "owner": runner })),
+        rule("proxy", &json!({ "owner": { "group": "example.com", "kind": "Proxy", "resource": "proxies" } })),
+        rule("core", &json!({ "owner": { "group": "", "kind": "ReplicationController" }, "eviction": retire })),
+        rule(
+            "far",
+            &json!({ "owner": {
+            "group": "example.com",
+            "kind": "Pool",
+            "through": { "group": "apps", "kind": "StatefulSet" },
+        } })
+        ),
+        rule(
+            "farther",
+            &json!({ "owner": {
+            "group": "other.example.com",
+            "kind": "Policy",
+            "resource": "policies",
+            "through": { "group": "example.com", "kind": "Batch", "resource": "batches" },
+        } })
+        ),
+        rule("ownerless", &json!({})),
+    ]);
+    let objects = Objects::render(
+        &json!({ "evictionHold": { "enabled": false }, "busyHints": { "enabled": true, "rules": rules } }),
+    );
+    let owners: &[&str] = &[
+        "actions.github.com/ephemeralrunners, replicationcontrollers, apps/statefulsets: get list watch",
+        "example.com/batches, example.com/pools, example.com/proxies, other.example.com/policies: get list watch",
+    ];
+    let retired: &[&str] = &["actions.github.com/ephemeralrunners, replicationcontrollers: delete"];
+    let expected = expected(&[BUSY_READS, owners], &[BUSY_WEBHOOK_WRITES], &[BUSY_CONTROLLER_WRITES, retired]);
+    assert_eq!(components(&objects), expected);
+
+    // One rule an API group, in order, nothing twice: a role that people can read.
+    let rules = objects.get("ClusterRole", "belay-webhook")["rules"].as_array().expect("a role has rules").clone();
+    let read = rules.iter().filter(|rule| rule["verbs"] == json!(["get", "list", "watch"]));
+    let read = read.filter(|rule| rule["resources"] != json!(["pods"]) && rule.get("resourceNames").is_none());
+    let read: Vec<(&Value, &Value)> = read.map(|rule| (&rule["apiGroups"][0], &rule["resources"])).collect();
+    let in_order = json!([
+        ["", ["replicationcontrollers"]],
+        ["actions.github.com", ["ephemeralrunners"]],
+        ["apps", ["statefulsets"]],
+        ["example.com", ["batches", "pools", "proxies"]],
+        ["other.example.com", ["policies"]],
+    ]);
+    assert_eq!(json!(read), in_order);
+}
+
+#[test]
+fn the_cleanup_may_do_no_more_than_its_task_at_that_time() {
+    let after_upgrade = {
+        let mut rights = grant("cluster", &["pods: list patch"]);
+        rights.extend(grant(NAMESPACE, &["apps/deployments[belay-controller]: get"]));
+        rights
+    };
+    let mut before_uninstallation = after_upgrade.clone();
+    let configuration = "admissionregistration.k8s.io/mutatingwebhookconfigurations[belay]: get delete";
+    before_uninstallation.extend(grant("cluster", &[configuration]));
+    before_uninstallation.extend(grant(NAMESPACE, &["apps/deployments/scale[belay-controller]: patch"]));
+    assert_eq!(granted(&Objects::render(&json!({})), "belay-cleanup"), after_upgrade);
+    assert_eq!(granted(&Objects::render(&matrix::busy_alone()), "belay-cleanup"), before_uninstallation);
 }
 
 #[test]
 fn a_capability_that_is_off_leaves_no_right_behind() {
-    let objects = Objects::render(&json!({ "evictionHold": { "enabled": false } }));
+    let off = json!({ "evictionHold": { "enabled": false }, "cleanup": { "enabled": false } });
+    let objects = Objects::render(&off);
     for kind in ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ServiceAccount"] {
         assert_eq!(objects.of_kind(kind).count(), 0, "{kind}");
     }
@@ -115,7 +233,9 @@ fn a_capability_that_is_off_leaves_no_right_behind() {
 
 #[test]
 fn named_service_accounts_get_the_same_rights() {
-    let defaults = Objects::render(&json!({}));
+    let mut values = matrix::busy_alone();
+    values["evictionHold"]["enabled"] = json!(true);
+    let defaults = Objects::render(&values);
     let everything = Objects::render(&matrix::everything());
     for (account, default_account) in [("hook", "belay-webhook"), ("control", "belay-controller")] {
         everything.get("ServiceAccount", account);
@@ -129,6 +249,7 @@ fn without_rbac_no_role_is_made() {
     for kind in ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"] {
         assert_eq!(objects.of_kind(kind).count(), 0, "{kind}");
     }
+    objects.get("ServiceAccount", "belay-cleanup");
 }
 
 #[test]
@@ -150,6 +271,12 @@ fn users_read_holds_and_write_policies_but_never_write_holds() {
     assert_eq!(rules("belay-edit"), write);
     assert_eq!(aggregated_to("belay-view"), ["admin", "edit", "view"]);
     assert_eq!(aggregated_to("belay-edit"), ["admin", "edit"]);
+
+    // Without the eviction hold there are no policies to see.
+    let busy = Objects::render(&matrix::busy_alone());
+    let view = busy.get("ClusterRole", "belay-view")["rules"].as_array().expect("a role has rules").clone();
+    let view: Rights = view.iter().flat_map(|rule| expand(rule, "cluster")).collect();
+    assert_eq!(view, grant("cluster", &["belay.dev/evictionholds: get list watch"]));
 }
 
 #[test]

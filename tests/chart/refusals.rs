@@ -1,13 +1,22 @@
 //! Values that the chart refuses, and that the refusal says which value and what to do.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 
+use crate::busy;
 use crate::chart;
+use crate::matrix;
 
 /// Each set of values must be refused with a message that has all of these parts.
 fn assert_refused(cases: &[(Value, &[&str])]) {
+    assert_refused_by(&chart::folder(), cases);
+}
+
+/// The same of another chart.
+fn assert_refused_by(folder: &Path, cases: &[(Value, &[&str])]) {
     for (values, parts) in cases {
-        let error = chart::template(values, &[]).err().unwrap_or_else(|| panic!("{values} was accepted"));
+        let error = chart::template_of(folder, values, &[]).err().unwrap_or_else(|| panic!("{values} was accepted"));
         for part in *parts {
             assert!(error.contains(part), "{values}: `{part}` is not in: {error}");
         }
@@ -203,4 +212,189 @@ fn a_name_that_no_service_can_have() {
 fn a_parent_chart_may_pass_its_own_keys() {
     let values = json!({ "global": { "imageRegistry": "registry.example.com" }, "enabled": true });
     chart::template(&values, &[]).expect("a parent chart's keys are allowed");
+}
+
+/// Busy hints with one rule, which is the plain one with these keys.
+fn rule(more: &Value) -> Value {
+    let mut rule = matrix::plain_rule();
+    for (key, value) in more.as_object().expect("keys") {
+        rule[key] = value.clone();
+    }
+    json!({ "busyHints": { "enabled": true, "rules": [rule] } })
+}
+
+#[test]
+fn busy_rules_that_contradict_themselves_or_each_other() {
+    let owner = json!({ "group": "example.com", "kind": "Worker" });
+    let mut far = owner.clone();
+    far["through"] = json!({ "group": "apps", "kind": "StatefulSet" });
+    let mut excluded = rule(&json!({ "namespaces": ["shop"] }));
+    excluded["evictionHold"] = json!({ "excludedNamespaces": ["shop"] });
+    let twice = json!({ "busyHints": { "enabled": true, "rules": [matrix::plain_rule(), matrix::plain_rule()] } });
+    assert_refused(&[
+        (json!({ "busyHints": { "enabled": true } }), &["presets and busyHints.rules are empty", "name a preset"]),
+        (twice, &["two rules are named plain", "Rename yours"]),
+        (
+            rule(&json!({ "podSelector": { "matchLabels": {} } })),
+            &["rule plain has an empty podSelector", "matchLabels"],
+        ),
+        (
+            rule(&json!({ "podSelector": { "matchLabels": {}, "matchExpressions": [] } })),
+            &["rule plain has an empty podSelector"],
+        ),
+        (
+            rule(&json!({ "namespaces": ["ci", "kube-system"] })),
+            &["rule plain is for namespace kube-system", "excluded"],
+        ),
+        (rule(&json!({ "namespaces": ["belay-system"] })), &["rule plain is for namespace belay-system"]),
+        (excluded, &["rule plain is for namespace shop", "evictionHold.excludedNamespaces"]),
+        (
+            rule(&json!({ "eviction": { "idle": "DeleteOwner" } })),
+            &["rule plain has eviction.idle DeleteOwner but no owner", "use Allow"],
+        ),
+        (
+            rule(&json!({ "owner": far, "eviction": { "idle": "DeleteOwner" } })),
+            &["rule plain has eviction.idle DeleteOwner", "through StatefulSet", "Use Allow"],
+        ),
+        (rule(&json!({ "maxBusy": "120h1s" })), &["rule plain has maxBusy 120h1s", "at most 120h"]),
+        (rule(&json!({ "maxBusy": "0s" })), &["rule plain has maxBusy 0s", "more than 0s"]),
+        (
+            json!({ "webhook": { "extraEnv": [{ "name": "BELAY_CONTROLLER", "value": "x" }] } }),
+            &["webhook.extraEnv sets BELAY_CONTROLLER"],
+        ),
+    ]);
+    chart::template(&rule(&json!({ "owner": owner, "eviction": { "idle": "DeleteOwner" } })), &[]).expect("an owner");
+}
+
+#[test]
+fn expressions_over_what_their_rule_does_not_name() {
+    let states = |when: &str, more: &Value| {
+        let mut values = rule(more);
+        values["busyHints"]["rules"][0]["states"] =
+            json!([{ "state": "Done", "when": "false" }, { "state": "Busy", "when": when }]);
+        values
+    };
+    let none = json!({});
+    assert_refused(&[
+        (states("has(owner.status)", &none), &["rule plain reads owner in states[1].when", "Say which with owner"]),
+        (states("pod.metadata.name == owner.metadata.name", &none), &["reads owner"]),
+        (states("!has( owner.status )", &none), &["reads owner"]),
+        (states("'owner' == owner.kind", &none), &["reads owner"]),
+        (states("linked.size() > 0", &none), &["rule plain reads linked in states[1].when", "with linkedPods"]),
+        (states("true ||\nlinked.exists(one, true)", &none), &["reads linked"]),
+        (
+            states("linked.size() > 0", &json!({ "owner": { "group": "", "kind": "ReplicationController" } })),
+            &["reads linked"],
+        ),
+    ]);
+    for innocent in [
+        "pod.metadata.ownerReferences.exists(owner, owner.controller && owner.kind == 'Job')",
+        "has(pod.metadata.labels.owner) && pod.metadata.labels.linked == 'owner'",
+        "pod.metadata.name == \"the owner's, \\\"linked\\\"\"",
+        "has(pod.spec.owner_linked) || 'linked' in pod.metadata.labels",
+    ] {
+        chart::template(&states(innocent, &none), &[]).unwrap_or_else(|error| panic!("{innocent}: {error}"));
+    }
+    let named = json!({ "owner": { "group": "", "kind": "Worker" }, "linkedPods": { "labelKey": "a" } });
+    chart::template(&states("has(owner.status) || linked.size() > 0", &named), &[]).expect("both are named");
+}
+
+#[test]
+fn presets_that_do_not_exist_or_are_not_what_they_should_be() {
+    let presets = |presets: Value, overrides: Value| json!({ "busyHints": { "enabled": true, "presets": presets, "presetOverrides": overrides } });
+    let mut clash = presets(json!(["one"]), json!({}));
+    clash["busyHints"]["rules"] = json!([matrix::plain_rule()]);
+    clash["busyHints"]["rules"][0]["name"] = json!("one");
+    let mut excluded = presets(json!(["one"]), json!({}));
+    excluded["evictionHold"] = json!({ "excludedNamespaces": ["b"] });
+    let cases: &[(Value, &[&str])] = &[
+        (json!({ "busyHints": { "enabled": true } }), &["this chart brings: boundless, broken, empty, one, two"]),
+        (presets(json!(["onne"]), json!({})), &["names onne", "It brings: boundless, broken, empty, one, two"]),
+        (presets(json!(["one"]), json!({ "two": { "maxBusy": "1h" } })), &["changes preset two", "(one)", "add it"]),
+        (presets(json!(["broken"]), json!({})), &["presets/broken.yaml", "is not a list of busy rules"]),
+        (presets(json!(["empty"]), json!({})), &["presets/empty.yaml", "has no busy rules"]),
+        (presets(json!(["boundless"]), json!({})), &["rule boundless has an empty podSelector"]),
+        (presets(json!(["one"]), json!({ "one": { "maxBusy": "121h" } })), &["rule one has maxBusy 121h"]),
+        (presets(json!(["one"]), json!({ "one": { "namespaces": ["kube-system"] } })), &["for namespace kube-system"]),
+        (
+            presets(json!(["two"]), json!({ "two": { "eviction": { "idle": "DeleteOwner" } } })),
+            &["rule two-a", "no owner"],
+        ),
+        (clash, &["two rules are named one"]),
+        (excluded, &["rule one is for namespace b"]),
+    ];
+    assert_refused_by(&busy::WITH_PRESETS, cases);
+}
+
+#[test]
+fn busy_rules_that_the_schema_refuses() {
+    let states = |state: &str, when: Value| rule(&json!({ "states": [{ "state": state, "when": when }] }));
+    let many: Vec<Value> = (0..17).map(|_| json!({ "state": "Busy", "when": "true" })).collect();
+    let without = |key: &str| {
+        let mut values = rule(&json!({}));
+        values["busyHints"]["rules"][0].as_object_mut().expect("a rule").remove(key);
+        values
+    };
+    let overridden = |value: Value| json!({ "busyHints": { "presetOverrides": { "arc": value } } });
+    let at = |key: &str, value: Value| rule(&json!({ key: value }));
+    let owner = |more: Value| {
+        let mut owner = json!({ "group": "example.com", "kind": "Worker" });
+        for (key, value) in more.as_object().expect("keys") {
+            owner[key] = value.clone();
+        }
+        rule(&json!({ "owner": owner }))
+    };
+    assert_refused(&[
+        (json!({ "busyHints": { "preset": ["arc"] } }), &["/busyHints", "'preset' not allowed"]),
+        (json!({ "busyHints": { "presets": ["arc", "arc"] } }), &["/busyHints/presets"]),
+        (json!({ "busyHints": { "presets": ["../arc"] } }), &["/busyHints/presets/0"]),
+        (without("name"), &["/busyHints/rules/0", "missing property 'name'"]),
+        (without("podSelector"), &["missing property 'podSelector'"]),
+        (without("states"), &["missing property 'states'"]),
+        (at("selector", json!({})), &["/busyHints/rules/0", "'selector' not allowed"]),
+        (at("name", json!("Runner")), &["/busyHints/rules/0/name"]),
+        (at("name", json!("a".repeat(41))), &["/busyHints/rules/0/name"]),
+        (at("namespaces", json!(["*"])), &["/busyHints/rules/0/namespaces/0"]),
+        (at("podSelector", json!({})), &["/busyHints/rules/0/podSelector", "minProperties"]),
+        (at("podSelector", json!({ "matchLabel": {} })), &["'matchLabel' not allowed"]),
+        (
+            at("podSelector", json!({ "matchExpressions": [{ "key": "a", "operator": "In" }] })),
+            &["matchExpressions/0", "missing property 'values'"],
+        ),
+        (
+            at("podSelector", json!({ "matchExpressions": [{ "key": "a", "operator": "Exists", "values": ["b"] }] })),
+            &["matchExpressions/0/values", "maxItems"],
+        ),
+        (at("states", json!([])), &["/busyHints/rules/0/states", "minItems"]),
+        (at("states", json!(many)), &["/busyHints/rules/0/states", "maxItems"]),
+        (states("busy", json!("true")), &["states/0/state", "'Busy'"]),
+        (states("Busy", json!("")), &["states/0/when", "minLength"]),
+        (states("Busy", json!(true)), &["states/0/when", "want string"]),
+        (states("Busy", json!("a".repeat(2049))), &["states/0/when", "maxLength"]),
+        (at("states", json!([{ "when": "true" }])), &["states/0", "missing property 'state'"]),
+        (at("owner", json!({ "kind": "Worker" })), &["/owner", "missing property 'group'"]),
+        (at("owner", json!({ "group": "example.com" })), &["/owner", "missing property 'kind'"]),
+        (owner(json!({ "group": "Example.com" })), &["/owner/group"]),
+        (owner(json!({ "group": "example.com/v1" })), &["/owner/group"]),
+        (owner(json!({ "kind": "workers" })), &["/owner/kind"]),
+        (owner(json!({ "resource": "workers/status" })), &["/owner/resource"]),
+        (owner(json!({ "resource": "*" })), &["/owner/resource"]),
+        (owner(json!({ "through": { "kind": "Job" } })), &["/owner/through", "missing property 'group'"]),
+        (owner(json!({ "jobFields": ["status..id"] })), &["/owner/jobFields/0"]),
+        (at("linkedPods", json!({})), &["/linkedPods", "missing property 'labelKey'"]),
+        (at("linkedPods", json!({ "labelKey": "a/b/c" })), &["/linkedPods/labelKey"]),
+        (at("onUnknown", json!("Hold")), &["/onUnknown", "'Idle'"]),
+        (at("startupGrace", json!("90")), &["/startupGrace"]),
+        (at("idleDebounce", json!("15sec")), &["/idleDebounce"]),
+        (at("maxBusy", json!(6)), &["/maxBusy", "want string"]),
+        (at("hints", json!({ "clusterAutoscaler": "true" })), &["/hints/clusterAutoscaler", "'SafeToEvict'"]),
+        (at("hints", json!({ "karpenter": "true" })), &["/hints/karpenter", "want boolean"]),
+        (at("hints", json!({ "kured": true })), &["/hints", "'kured' not allowed"]),
+        (at("eviction", json!({ "busy": "DeleteOwner" })), &["/eviction/busy"]),
+        (at("eviction", json!({ "idle": "Hold" })), &["/eviction/idle"]),
+        (overridden(json!({ "states": [] })), &["/presetOverrides/arc", "'states' not allowed"]),
+        (overridden(json!({})), &["/presetOverrides/arc", "minProperties"]),
+        (overridden(json!({ "maxBusy": "1d" })), &["/presetOverrides/arc/maxBusy"]),
+        (json!({ "cleanup": { "onUninstall": true } }), &["/cleanup", "'onUninstall' not allowed"]),
+    ]);
 }

@@ -12,7 +12,7 @@ use crate::matrix;
 const BASE: &[&str] =
     &["CustomResourceDefinition/evictionholds.belay.dev", "CustomResourceDefinition/handoverpolicies.belay.dev"];
 
-/// What the eviction hold adds.
+/// What the eviction hold adds; the busy hints need nearly the same.
 const EVICTION_HOLD: &[&str] = &[
     "ClusterRole/belay-controller",
     "ClusterRole/belay-edit",
@@ -109,7 +109,18 @@ fn a_capability_that_is_off_leaves_no_object_behind() {
     assert_eq!(Objects::render(&json!({ "evictionHold": { "enabled": false } })).names(), BASE);
     let mut everything = matrix::everything();
     everything["evictionHold"]["enabled"] = json!(false);
+    everything["busyHints"]["enabled"] = json!(false);
+    everything["cleanup"]["enabled"] = json!(false);
     assert_eq!(Objects::render(&everything).names(), BASE);
+    assert_eq!(Objects::render(&everything).hooks(), []);
+}
+
+#[test]
+fn each_capability_alone_makes_what_it_needs() {
+    let mut expected: Vec<&str> = BASE.iter().chain(EVICTION_HOLD).copied().collect();
+    expected.retain(|name| *name != "ClusterRole/belay-edit");
+    expected.sort_unstable();
+    assert_eq!(Objects::render(&matrix::busy_alone()).names(), expected, "there are no policies to edit");
 }
 
 #[test]
@@ -309,6 +320,15 @@ fn names_that_look_like_numbers_or_booleans_stay_text() {
 /// The value that only one choice exists for yet.
 const SINGLE_CHOICE: &str = "evictionHold.defaultPolicy.handover";
 
+/// `values` with what the pointer leads to taken away.
+fn without(values: &Value, pointer: &str) -> Value {
+    let mut values = values.clone();
+    let (parent, key) = pointer.rsplit_once('/').expect("a pointer has a slash");
+    let parent = values.pointer_mut(parent).and_then(Value::as_object_mut).expect("the parent is an object");
+    parent.remove(key);
+    values
+}
+
 #[test]
 fn every_value_has_an_effect() {
     let everything = matrix::everything();
@@ -318,20 +338,22 @@ fn every_value_has_an_effect() {
             continue;
         }
         let pointer = format!("/{}", row.path.replace('.', "/"));
-        let mut changed = everything.clone();
-        let mut against = baseline.clone();
-        if row.path == "image.tag" {
-            // The digest wins over it, so it shows only without one.
-            changed["image"].as_object_mut().expect("an object").remove("digest");
-            against = rendered(&changed);
-        }
+        // Where another value hides the effect, that one goes first.
+        let before = match row.path.as_str() {
+            // The digest wins over it.
+            "image.tag" => without(&everything, "/image/digest"),
+            // Overrides of a preset that is not there are refused.
+            "busyHints.presets" => without(&everything, "/busyHints/presetOverrides"),
+            // There is another time for the Job while hints are on.
+            "cleanup.onUpgrade" => without(&everything, "/busyHints/enabled"),
+            _ => everything.clone(),
+        };
+        let mut changed = before.clone();
         if row.path == "evictionHold.defaultPolicy.namespaces" {
             // An enabled default policy that covers nothing is refused.
             changed["evictionHold"]["defaultPolicy"]["namespaces"] = json!(["shop"]);
-        } else if everything.pointer(&pointer).is_some() {
-            let (parent, key) = pointer.rsplit_once('/').expect("a pointer has a slash");
-            let parent = changed.pointer_mut(parent).and_then(Value::as_object_mut).expect("the parent is an object");
-            parent.remove(key);
+        } else if before.pointer(&pointer).is_some() {
+            changed = without(&before, &pointer);
         } else {
             let default = row.default.as_bool();
             let default = default.unwrap_or_else(|| panic!("matrix::everything does not change {}", row.path));
@@ -341,6 +363,7 @@ fn every_value_has_an_effect() {
             }
             *place = json!(!default);
         }
+        let against = if before == everything { baseline.clone() } else { rendered(&before) };
         assert_ne!(rendered(&changed), against, "{} changes nothing", row.path);
     }
 }
@@ -378,6 +401,12 @@ fn the_notes_say_how_to_opt_in_where_to_look_and_what_failure_means() {
         assert!(strict.contains(part), "{part}: {strict}");
     }
     assert!(!strict.contains("kubectl delete crd"), "{strict}");
+
+    let busy = notes(&matrix::busy_alone());
+    for part in ["\n  runner in ci\n  plain\n", "belay.dev/busy=true", "by the Job belay-cleanup"] {
+        assert!(busy.contains(part), "{part}: {busy}");
+    }
+    assert!(!busy.contains("HandoverPolicy\n") && !default.contains("belay.dev/busy"), "{busy}");
 
     let off = notes(&json!({ "evictionHold": { "enabled": false } }));
     assert!(off.contains("No capability is enabled") && !off.contains("HandoverPolicy"), "{off}");

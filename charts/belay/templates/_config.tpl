@@ -13,6 +13,12 @@ evictionHold:
     handover: {{ $hold.defaultPolicy.handover }}
     readinessDeadlineSeconds: {{ int $hold.defaultPolicy.readinessDeadlineSeconds }}
     onFailure: {{ $hold.defaultPolicy.onFailure }}
+{{- if .Values.busyHints.enabled }}
+busyHints:
+  enabled: true
+  rules:
+    {{- include "belay.busyRules" . | fromJsonArray | toYaml | nindent 4 }}
+{{- end }}
 certs:
   secretName: {{ include "belay.caSecretName" . }}
   dnsNames:

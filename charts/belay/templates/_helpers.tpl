@@ -34,13 +34,13 @@
 
 {{/* belay.serviceAccountName (dict "root" $ "component" "webhook") */}}
 {{- define "belay.serviceAccountName" -}}
-{{- $account := (index .root.Values .component).serviceAccount -}}
+{{- $account := (index .root.Values .component).serviceAccount | default dict -}}
 {{- $account.name | default (printf "%s-%s" (include "belay.fullname" .root) .component) -}}
 {{- end -}}
 
 {{/* "true" where a capability is enabled; without one nothing runs, and so nothing has any rights. */}}
 {{- define "belay.enabled" -}}
-{{- if .Values.evictionHold.enabled -}}true{{- end -}}
+{{- if or .Values.evictionHold.enabled .Values.busyHints.enabled -}}true{{- end -}}
 {{- end -}}
 
 {{- define "belay.selectorLabels" -}}
@@ -85,9 +85,12 @@ kube-system, because the cluster hangs on it; and the user's. The program exclud
 {{- concat (list .Release.Namespace "kube-system") .Values.evictionHold.excludedNamespaces | uniq | toJson -}}
 {{- end -}}
 
-{{/* The namespaceSelector of both webhooks: pods are steered only where their evictions can be held. */}}
+{{/*
+The namespaceSelector of every webhook: pods are changed only where their evictions can be held.
+belay.namespaceSelector (dict "root" $ "only" list); an empty `only` stands for every namespace.
+*/}}
 {{- define "belay.namespaceSelector" -}}
-{{- $selector := .Values.admission.namespaceSelector -}}
+{{- $selector := .root.Values.admission.namespaceSelector -}}
 {{- with $selector.matchLabels }}
 matchLabels:
   {{- toYaml . | nindent 2 }}
@@ -96,10 +99,39 @@ matchExpressions:
   - key: kubernetes.io/metadata.name
     operator: NotIn
     values:
-      {{- include "belay.excludedNamespaces" . | fromJsonArray | toYaml | nindent 6 }}
+      {{- include "belay.excludedNamespaces" .root | fromJsonArray | toYaml | nindent 6 }}
+  {{- with .only }}
+  - key: kubernetes.io/metadata.name
+    operator: In
+    values:
+      {{- toYaml . | nindent 6 }}
+  {{- end }}
   {{- with $selector.matchExpressions }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
+{{- end -}}
+
+{{/* What every entry that is asked about new pods has in common: belay.podCreation (dict "root" $ "path" "/mutate/pods"). */}}
+{{- define "belay.podCreation" -}}
+{{- $call := .root.Values.admission.podCreation -}}
+admissionReviewVersions: [v1]
+clientConfig:
+  service:
+    name: {{ include "belay.webhookName" .root }}
+    namespace: {{ .root.Release.Namespace | quote }}
+    path: {{ .path }}
+    port: 443
+rules:
+  - apiGroups: [""]
+    apiVersions: [v1]
+    resources: [pods]
+    operations: [CREATE]
+    scope: Namespaced
+matchPolicy: Equivalent
+sideEffects: None
+reinvocationPolicy: {{ $call.reinvocationPolicy }}
+failurePolicy: {{ $call.failurePolicy }}
+timeoutSeconds: {{ int $call.timeoutSeconds }}
 {{- end -}}
 
 {{/* Seconds of a duration such as 1h30m (the schema has checked its form). */}}

@@ -4,10 +4,10 @@ whatever the capabilities; a capability's rules exist only while it is enabled. 
 is granted by that name; `create` cannot be (RBAC knows no name then).
 */}}
 
-{{/* What the eviction hold reads, in both components: the decision is made from these. */}}
+{{/* What the eviction hold reads, in both components: the decision is made from these, and from the pods. */}}
 {{- define "belay.rules.evictionHold.read" -}}
 - apiGroups: [""]
-  resources: [pods, nodes]
+  resources: [nodes]
   verbs: [get, list, watch]
 - apiGroups: [apps]
   resources: [deployments, replicasets]
@@ -17,19 +17,52 @@ is granted by that name; `create` cannot be (RBAC knows no name then).
   verbs: [get, list, watch]
 {{- end -}}
 
+{{/* belay.rules.owners (dict "resources" (a map from API group to resources) "verbs" "get, list, watch") */}}
+{{- define "belay.rules.owners" -}}
+{{- $resources := .resources -}}
+{{- range $group := keys $resources | sortAlpha }}
+- apiGroups: [{{ $group | quote }}]
+  resources: {{ get $resources $group | toJson }}
+  verbs: [{{ $.verbs }}]
+{{- end -}}
+{{- end -}}
+
+{{/* What the busy hints read, in both components: the rules' owners, whose state is the pod's. */}}
+{{- define "belay.rules.busyHints.read" -}}
+{{- if not .Values.evictionHold.enabled -}}
+- apiGroups: [belay.dev]
+  resources: [evictionholds]
+  verbs: [list, watch]
+{{- end -}}
+{{- include "belay.rules.owners" (dict "resources" (include "belay.ownerResources" (dict "root" .) | fromJson) "verbs" "get, list, watch") -}}
+{{- end -}}
+
+{{/* What every capability reads in both components. */}}
+{{- define "belay.rules.read" -}}
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch]
+{{- if .Values.evictionHold.enabled }}
+{{ include "belay.rules.evictionHold.read" . }}
+{{- end }}
+{{- if .Values.busyHints.enabled }}
+{{- with include "belay.rules.busyHints.read" . | trim }}
+{{ . }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
 {{- define "belay.rules.cluster.webhook" -}}
 # Readiness: the certificate must verify against the caBundle of the live configurations.
 - apiGroups: [admissionregistration.k8s.io]
   resources: [validatingwebhookconfigurations, mutatingwebhookconfigurations]
   resourceNames: [{{ include "belay.fullname" . | quote }}]
   verbs: [get, list, watch]
-{{- if .Values.evictionHold.enabled }}
-{{ include "belay.rules.evictionHold.read" . }}
+{{ include "belay.rules.read" . }}
 # The durable record of a hold, made by whichever replica was asked.
 - apiGroups: [belay.dev]
   resources: [evictionholds]
   verbs: [create]
-{{- end }}
 {{- end -}}
 
 {{- define "belay.rules.namespace.webhook" -}}
@@ -45,22 +78,35 @@ is granted by that name; `create` cannot be (RBAC knows no name then).
   resources: [validatingwebhookconfigurations, mutatingwebhookconfigurations]
   resourceNames: [{{ include "belay.fullname" . | quote }}]
   verbs: [get, list, watch, patch]
-{{- if .Values.evictionHold.enabled }}
-{{ include "belay.rules.evictionHold.read" . }}
-# The handover: one annotation of the pod template, and the record of it.
-- apiGroups: [apps]
-  resources: [deployments]
-  verbs: [patch]
+{{ include "belay.rules.read" . }}
 - apiGroups: [belay.dev]
   resources: [evictionholds]
   verbs: [delete]
 - apiGroups: [belay.dev]
-  resources: [evictionholds/status, handoverpolicies/status]
+  resources: [evictionholds/status]
   verbs: [patch]
 # Events tell the owner of the workload, in the workload's namespace.
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]
+{{- if .Values.evictionHold.enabled }}
+# The handover: one annotation of the pod template, and the record of it.
+- apiGroups: [apps]
+  resources: [deployments]
+  verbs: [patch]
+- apiGroups: [belay.dev]
+  resources: [handoverpolicies/status]
+  verbs: [patch]
+{{- end }}
+{{- if .Values.busyHints.enabled }}
+# The hints of the pods that a rule selects.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [patch]
+{{- with include "belay.rules.owners" (dict "resources" (include "belay.ownerResources" (dict "root" . "deleted" true) | fromJson) "verbs" "delete") | trim }}
+# Retires an idle owner where its rule says DeleteOwner.
+{{ . }}
+{{- end }}
 {{- end }}
 {{- end -}}
 
@@ -82,8 +128,39 @@ is granted by that name; `create` cannot be (RBAC knows no name then).
   verbs: [create]
 {{- end -}}
 
-{{/* Both roles of a component and their bindings. */}}
+{{/*
+The cleanup Job, in both of its roles. After an upgrade it only waits for the controller's rollout; before an
+uninstallation it also takes away what would write again.
+*/}}
+{{- define "belay.rules.cluster.cleanup" -}}
+# Takes off what belay.dev/managed records; pods of the release namespace tell when the last writer is gone.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [list, patch]
+{{- if eq (include "belay.cleanup.hook" .) "pre-delete" }}
+- apiGroups: [admissionregistration.k8s.io]
+  resources: [mutatingwebhookconfigurations]
+  resourceNames: [{{ include "belay.fullname" . | quote }}]
+  verbs: [get, delete]
+{{- end }}
+{{- end -}}
+
+{{- define "belay.rules.namespace.cleanup" -}}
+- apiGroups: [apps]
+  resources: [deployments]
+  resourceNames: [{{ include "belay.controllerName" . }}]
+  verbs: [get]
+{{- if eq (include "belay.cleanup.hook" .) "pre-delete" }}
+- apiGroups: [apps]
+  resources: [deployments/scale]
+  resourceNames: [{{ include "belay.controllerName" . }}]
+  verbs: [patch]
+{{- end }}
+{{- end -}}
+
+{{/* Both roles of a component and their bindings; `annotations` (YAML) are those of all four objects. */}}
 {{- define "belay.rbac" -}}
+{{- $annotations := .annotations -}}
 {{- $name := printf "%s-%s" (include "belay.fullname" .root) .component -}}
 {{- $subject := include "belay.serviceAccountName" . -}}
 {{- $labels := include "belay.labels" . -}}
@@ -94,6 +171,10 @@ metadata:
   name: {{ $name }}
   labels:
     {{- $labels | nindent 4 }}
+  {{- with $annotations }}
+  annotations:
+    {{- . | nindent 4 }}
+  {{- end }}
 rules:
   {{- include (printf "belay.rules.cluster.%s" .component) .root | nindent 2 }}
 ---
@@ -103,6 +184,10 @@ metadata:
   name: {{ $name }}
   labels:
     {{- $labels | nindent 4 }}
+  {{- with $annotations }}
+  annotations:
+    {{- . | nindent 4 }}
+  {{- end }}
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: ClusterRole
@@ -119,6 +204,10 @@ metadata:
   namespace: {{ .root.Release.Namespace | quote }}
   labels:
     {{- $labels | nindent 4 }}
+  {{- with $annotations }}
+  annotations:
+    {{- . | nindent 4 }}
+  {{- end }}
 rules:
   {{- include (printf "belay.rules.namespace.%s" .component) .root | nindent 2 }}
 ---
@@ -129,6 +218,10 @@ metadata:
   namespace: {{ .root.Release.Namespace | quote }}
   labels:
     {{- $labels | nindent 4 }}
+  {{- with $annotations }}
+  annotations:
+    {{- . | nindent 4 }}
+  {{- end }}
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: Role

@@ -58,6 +58,55 @@ spec:
 {{- with $affinity }}{{ toYaml . }}{{ end -}}
 {{- end -}}
 
+{{/* What every pod of the chart is given, whoever makes it: (dict "root" $ "component" "webhook" "values" .Values.webhook). */}}
+{{- define "belay.podSpec" -}}
+serviceAccountName: {{ include "belay.serviceAccountName" . }}
+automountServiceAccountToken: true
+enableServiceLinks: false
+{{- with .values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .root.Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .root.Values.podSecurityContext }}
+securityContext:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "belay.containerImage" -}}
+image: {{ include "belay.image" . | quote }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+{{- end -}}
+
+{{- define "belay.logEnv" -}}
+- name: BELAY_LOG
+  value: {{ .Values.logLevel | quote }}
+- name: BELAY_LOG_FORMAT
+  value: {{ .Values.logFormat | quote }}
+{{- end -}}
+
+{{- define "belay.containerLimits" -}}
+{{- with .values.resources -}}
+resources:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .root.Values.securityContext }}
+securityContext:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
 {{- define "belay.deployment" -}}
 {{- $root := .root -}}
 {{- $values := index $root.Values .component -}}
@@ -97,37 +146,16 @@ spec:
       labels:
         {{- toYaml $labels | nindent 8 }}
     spec:
-      serviceAccountName: {{ include "belay.serviceAccountName" . }}
-      automountServiceAccountToken: true
-      enableServiceLinks: false
+      {{- include "belay.podSpec" (dict "root" $root "component" .component "values" $values) | nindent 6 }}
       # The program goes on serving for 10 s after SIGTERM, until every API server has seen that it left, then drains.
       terminationGracePeriodSeconds: 30
       {{- if and $isWebhook $values.hostNetwork }}
       hostNetwork: true
       dnsPolicy: ClusterFirstWithHostNet
       {{- end }}
-      {{- with $values.priorityClassName }}
-      priorityClassName: {{ . }}
-      {{- end }}
-      {{- with $root.Values.imagePullSecrets }}
-      imagePullSecrets:
-        {{- toYaml . | nindent 8 }}
-      {{- end }}
-      {{- with $root.Values.podSecurityContext }}
-      securityContext:
-        {{- toYaml . | nindent 8 }}
-      {{- end }}
-      {{- with $values.nodeSelector }}
-      nodeSelector:
-        {{- toYaml . | nindent 8 }}
-      {{- end }}
       {{- with include "belay.affinity" . }}
       affinity:
         {{- . | nindent 8 }}
-      {{- end }}
-      {{- with $values.tolerations }}
-      tolerations:
-        {{- toYaml . | nindent 8 }}
       {{- end }}
       {{- with $constraints }}
       topologySpreadConstraints:
@@ -135,8 +163,7 @@ spec:
       {{- end }}
       containers:
         - name: {{ .component }}
-          image: {{ include "belay.image" $root | quote }}
-          imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+          {{- include "belay.containerImage" $root | nindent 10 }}
           args:
             - {{ .component }}
             - --config
@@ -156,10 +183,7 @@ spec:
             {{- end }}
             - name: BELAY_ADMIN_LISTEN
               value: {{ printf "%s:%d" $root.Values.bindAddress (int $root.Values.adminPort) | quote }}
-            - name: BELAY_LOG
-              value: {{ $root.Values.logLevel | quote }}
-            - name: BELAY_LOG_FORMAT
-              value: {{ $root.Values.logFormat | quote }}
+            {{- include "belay.logEnv" $root | nindent 12 }}
             {{- with $values.extraEnv }}
             {{- toYaml . | nindent 12 }}
             {{- end }}
@@ -193,14 +217,7 @@ spec:
             periodSeconds: 10
             timeoutSeconds: 5
             failureThreshold: 3
-          {{- with $values.resources }}
-          resources:
-            {{- toYaml . | nindent 12 }}
-          {{- end }}
-          {{- with $root.Values.securityContext }}
-          securityContext:
-            {{- toYaml . | nindent 12 }}
-          {{- end }}
+          {{- include "belay.containerLimits" (dict "root" $root "values" $values) | trim | nindent 10 }}
           volumeMounts:
             - name: config
               mountPath: /etc/belay
