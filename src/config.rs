@@ -4,6 +4,8 @@
 //! error names the key and the fix. The file is read again when it changes; a bad new file is reported and the
 //! old one stays in force.
 
+mod busy;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,6 +15,7 @@ use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
 use crate::cluster::lease::Timing;
+pub use busy::{BusyHints, Selects};
 
 /// A namespace that runs what everything else depends on: holding its pods could block the repair of a cluster.
 const ALWAYS_EXCLUDED: &str = "kube-system";
@@ -55,6 +58,9 @@ pub struct Config {
     /// The eviction hold.
     #[serde(default)]
     pub eviction_hold: EvictionHold,
+    /// Busy hints.
+    #[serde(default)]
+    pub busy_hints: BusyHints,
     /// Certificates.
     pub certs: Certs,
     /// Our own webhook configurations.
@@ -229,6 +235,7 @@ impl Config {
             let problem = "must list at least one name, as belay-webhook.belay-system.svc".to_owned();
             return Err(("certs.dnsNames", problem));
         }
+        self.busy_hints.compile()?;
         let default = &self.eviction_hold.default_policy;
         if !(1..=86_400).contains(&default.readiness_deadline_seconds) {
             let problem = "must be from 1 to 86400 seconds".to_owned();

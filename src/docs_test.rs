@@ -51,6 +51,7 @@ fn pod() -> PodView {
         ready_since: None,
         terminating: false,
         unschedulable: false,
+        marked: false,
     }
 }
 
@@ -107,7 +108,8 @@ fn allowed() -> Vec<Allowed> {
         Allowed::DeadlinePassed => Some(Allowed::NotRecorded),
         Allowed::NotRecorded => Some(Allowed::ReplacementAvailable { replacement: "web-2".into() }),
         Allowed::ReplacementAvailable { .. } => Some(Allowed::Reverted),
-        Allowed::Reverted => Some(Allowed::Unsupported(Unsupported::Paused)),
+        Allowed::Reverted => Some(Allowed::Idle),
+        Allowed::Idle => Some(Allowed::Unsupported(Unsupported::Paused)),
         Allowed::Unsupported(_) => None,
     });
     all.chain(unsupported().into_iter().map(Allowed::Unsupported)).collect()
@@ -139,7 +141,9 @@ fn outcomes() -> Vec<Outcome> {
         Outcome::VictimGone => Some(Outcome::Expired),
         Outcome::Expired => Some(Outcome::Failed),
         Outcome::Failed => Some(Outcome::Reverted),
-        Outcome::Reverted => None,
+        Outcome::Reverted => Some(Outcome::JobEnded),
+        Outcome::JobEnded => Some(Outcome::Retired),
+        Outcome::Retired => None,
     });
     all.collect()
 }

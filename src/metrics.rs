@@ -1,10 +1,11 @@
-//! What Belay counts. Names follow Prometheus' conventions; label values come from enums, never from users'
-//! names, so their number is bounded.
+//! What Belay counts. Names follow Prometheus' conventions; label values come from enums and from the configuration,
+//! never from users' names, so their number is bounded.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use parking_lot::Mutex;
-use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -37,6 +38,13 @@ struct Write {
     result: &'static str,
 }
 
+/// Pods that a busy rule governs, by its name and their state.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct BusyLabel {
+    rule: String,
+    state: &'static str,
+}
+
 /// The phase of a hold.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct PhaseLabel {
@@ -57,12 +65,25 @@ pub struct Metrics {
     next_deadline: Gauge<f64, AtomicU64>,
     leader: Gauge,
     watch_failing: Family<KindLabel, Gauge>,
+    busy_pods: Family<BusyLabel, Gauge>,
+    hint_conflicts: Counter,
+    stamped: Counter,
 }
 
 /// What is watched.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct KindLabel {
-    kind: &'static str,
+    kind: Kind,
+}
+
+/// A kind that busy rules name is known only at run time.
+#[derive(Clone, Debug, Hash, PartialEq, Eq)]
+struct Kind(Arc<str>);
+
+impl EncodeLabelValue for Kind {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> std::fmt::Result {
+        (&*self.0).encode(encoder)
+    }
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -110,6 +131,16 @@ impl Default for Metrics {
             "1 while objects of this kind cannot be watched, so that decisions are made on what was seen last",
             watch_failing.clone(),
         );
+        let busy_pods = Family::default();
+        registry.register("busy_pods", "Pods that busy rules govern, by rule and state", busy_pods.clone());
+        let hint_conflicts = Counter::default();
+        registry.register(
+            "hint_conflicts",
+            "Hints that were left to somebody else, who changed or kept removing them",
+            hint_conflicts.clone(),
+        );
+        let stamped = Counter::default();
+        registry.register("pods_stamped", "New pods that got their first hints in their own create", stamped.clone());
         Self {
             registry: Mutex::new(registry),
             evictions,
@@ -122,6 +153,9 @@ impl Default for Metrics {
             next_deadline,
             leader,
             watch_failing,
+            busy_pods,
+            hint_conflicts,
+            stamped,
         }
     }
 }
@@ -179,8 +213,28 @@ impl Metrics {
     }
 
     /// The gauge of a watch: 1 while it cannot see.
-    pub fn watch_failing(&self, kind: &'static str) -> Gauge {
-        self.watch_failing.get_or_create_owned(&KindLabel { kind })
+    pub fn watch_failing(&self, kind: Arc<str>) -> Gauge {
+        self.watch_failing.get_or_create_owned(&KindLabel { kind: Kind(kind) })
+    }
+
+    /// One more pod of a rule is in this state, or one less.
+    pub fn busy_pod(&self, rule: &str, state: &'static str, change: i64) {
+        self.busy_pods.get_or_create(&BusyLabel { rule: rule.to_owned(), state }).inc_by(change);
+    }
+
+    /// No pod is counted any more.
+    pub fn no_busy_pods(&self) {
+        self.busy_pods.clear();
+    }
+
+    /// So many hints were left to somebody else.
+    pub fn hint_conflicts(&self, count: usize) {
+        self.hint_conflicts.inc_by(count as u64);
+    }
+
+    /// A new pod got its first hints.
+    pub fn stamped(&self) {
+        self.stamped.inc();
     }
 
     /// Counts one of each kind, so that each kind is served.
@@ -192,7 +246,8 @@ impl Metrics {
         self.write("Deployment", "Ok");
         self.handover("HandedOver");
         self.holds(&[("Active", 1)], Some(1.0));
-        self.watch_failing("pods");
+        self.watch_failing("pods".into());
+        self.busy_pod("arc-runner", "Busy", 1);
     }
 
     /// Whether this replica leads.
@@ -212,6 +267,6 @@ mod tests {
         let text = metrics.encode().unwrap();
         assert!(text.contains(r#"belay_eviction_reviews_total{decision="Hold",reason="AwaitingRestart"} 1"#), "{text}");
         let helped: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("# HELP ")).collect();
-        assert_eq!(helped.len(), 10, "each metric has its HELP: {text}");
+        assert_eq!(helped.len(), 13, "each metric has its HELP: {text}");
     }
 }

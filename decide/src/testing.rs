@@ -77,6 +77,7 @@ pub(crate) fn pod(name: &str, hash: &str, node: &str) -> PodView {
         ready_since: Some(after(-3600)),
         terminating: false,
         unschedulable: false,
+        marked: false,
     }
 }
 

@@ -32,6 +32,8 @@ pub struct PodView {
     pub terminating: bool,
     /// The scheduler said that no node fits (`PodScheduled` false, reason `Unschedulable`).
     pub unschedulable: bool,
+    /// It carries hints that Belay wrote because of a busy rule.
+    pub marked: bool,
 }
 
 /// `status.phase` of a pod.
@@ -47,6 +49,19 @@ pub enum PodPhase {
     Failed,
     /// The node does not answer.
     Unknown,
+}
+
+impl PodPhase {
+    /// Reads `status.phase`; what is absent or unheard of has not started.
+    pub fn parse(phase: Option<&str>) -> Self {
+        match phase {
+            Some("Running") => Self::Running,
+            Some("Succeeded") => Self::Succeeded,
+            Some("Failed") => Self::Failed,
+            Some("Unknown") => Self::Unknown,
+            _ => Self::Pending,
+        }
+    }
 }
 
 impl PodView {

@@ -36,8 +36,9 @@ use serde::{Deserialize, Serialize};
 pub struct EvictionHoldSpec {
     /// The pod whose eviction was asked for.
     pub victim: Victim,
-    /// What it belongs to.
-    pub workload: Workload,
+    /// What it belongs to: its Deployment, or the owner that tells whether it is busy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<Workload>,
     /// Why it is held.
     pub reason: HoldReason,
     /// User name of who asked first.
@@ -69,20 +70,15 @@ pub struct Victim {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Workload {
-    /// Deployment.
-    pub kind: WorkloadKind,
+    /// Its API group; absent for the core.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Its kind.
+    pub kind: String,
     /// Its name.
     pub name: String,
     /// Its UID.
     pub uid: String,
-}
-
-/// Kinds of workload.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
-pub enum WorkloadKind {
-    /// apps/v1 Deployment.
-    #[default]
-    Deployment,
 }
 
 /// Why a victim is held.
@@ -91,6 +87,10 @@ pub enum HoldReason {
     /// Its replacement is to serve first.
     #[default]
     Handover,
+    /// It is busy.
+    Busy,
+    /// It is idle, and its owner is to retire it.
+    Retire,
 }
 
 /// How far a hold is.
@@ -154,4 +154,8 @@ pub enum HoldOutcome {
     Failed,
     /// Somebody put the template back.
     Reverted,
+    /// The victim's job was over.
+    JobEnded,
+    /// The victim was idle, and its owner retired it.
+    Retired,
 }

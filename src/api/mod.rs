@@ -14,7 +14,6 @@ pub mod handover_policy;
 
 pub use eviction_hold::{
     EvictionHold, EvictionHoldSpec, EvictionHoldStatus, HoldOutcome, HoldPhase, HoldReason, Victim, Workload,
-    WorkloadKind,
 };
 pub use handover_policy::{
     HandoverMode, HandoverPolicy, HandoverPolicySpec, HandoverPolicyStatus, LastHandover, OnFailure, TargetKind,

@@ -8,23 +8,27 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::ServerArgs;
-use super::process::Process;
+use super::process::{Prepared, Process, conditions};
 use crate::cluster::apply::Applier;
 use crate::cluster::index::Index;
 use crate::cluster::lease::{self, Leadership};
 use crate::cluster::trust::Trust;
 use crate::cluster::watch::synced;
-use crate::controllers::{certificates, handover, policies};
+use crate::controllers::work::Written;
+use crate::controllers::{busy, certificates, handover, policies};
 use crate::rate::TokenBucket;
-use crate::webhook::admin::{self, Admin, Condition};
+use crate::webhook::admin::{self, Admin};
 
 pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
-    let (index, dirty) = Index::following();
-    let process = Process::start(&args, index).await?;
+    let mut prepared = Prepared::load(&args)?;
+    let (index, dirty) = Index::following(std::mem::take(&mut prepared.rules));
+    let process = Process::start(&args, prepared, index).await?;
     let admin_listener = TcpListener::bind(args.admin_listen)
         .await
         .with_context(|| format!("cannot listen on BELAY_ADMIN_LISTEN {}", args.admin_listen))?;
-    let Process { client, config, settings, index, health, metrics, tasks, watches, terminate, stop } = process;
+    let Process {
+        client, config, resources, settings, index, health, metrics, tasks, watches, terminate, stop, ..
+    } = process;
     let leadership = Arc::new(Leadership::default());
 
     // The lead is given up when the loops have ended, so that two never write at once.
@@ -46,6 +50,7 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
         client.clone(),
         Arc::clone(&leadership),
         Arc::new(TokenBucket::new(config.writes_per_second)),
+        resources,
         args.pod_name.clone(),
         Arc::clone(&metrics),
         &tasks,
@@ -58,8 +63,21 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
         leadership: Arc::clone(&leadership),
         metrics: Arc::clone(&metrics),
         health: health.clone(),
-        written: handover::Written::default(),
+        written: Written::default(),
     };
+    // Without rules there is nothing to look at, nor the right to.
+    let busy = (!index.rules().is_empty()).then(|| busy::Loop {
+        client: client.clone(),
+        index: index.clone(),
+        dirty: dirty.clone(),
+        applier: Arc::clone(&applier),
+        settings: Arc::clone(&settings),
+        leadership: Arc::clone(&leadership),
+        metrics: Arc::clone(&metrics),
+        health: health.clone(),
+        written: Written::default(),
+        remembered: busy::Remembered::default(),
+    });
     let policies = policies::Loop {
         client: client.clone(),
         index,
@@ -79,18 +97,13 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
         leadership,
         applier,
     };
-    let loops = [
+    let mut loops = vec![
         tasks.spawn("handovers", handover.run(terminate.clone())),
         tasks.spawn("policies", policies.run(terminate.clone())),
         tasks.spawn("certificates", certificates.run(terminate.clone())),
     ];
-    let terminating = terminate.clone();
-    let mut conditions: Vec<Condition> = vec![(
-        "serving",
-        Arc::new(move || if terminating.is_cancelled() { Err("shutting down".to_owned()) } else { Ok(()) }),
-    )];
-    conditions.extend(health.into_iter().map(|health| -> Condition { ("cache", Arc::new(move || health.ready())) }));
-    let admin = Admin { conditions: Arc::new(conditions), metrics };
+    loops.extend(busy.map(|busy| tasks.spawn("busy pods", busy.run(terminate.clone()))));
+    let admin = Admin { conditions: Arc::new(conditions(&terminate, health)), metrics };
     let serving = tokio::spawn(admin::serve(admin_listener, admin, stop.clone()));
 
     let failed = tokio::select! {

@@ -1,12 +1,16 @@
 //! What both servers need: a runtime, logs, signals, the watches that fill the cache.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use arc_swap::ArcSwap;
+use belay_decide::busy::Rule;
 use belay_decide::hold::HoldView;
-use kube::core::DeserializeGuard;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::DynamicObject;
+use kube::core::{ApiResource, DeserializeGuard};
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use tokio::signal::unix::{SignalKind, signal};
@@ -15,14 +19,17 @@ use tracing_subscriber::EnvFilter;
 
 use super::{LogFormat, ServerArgs};
 use crate::api::{EvictionHold, HandoverPolicy, HandoverPolicySpec};
-use crate::cluster::index::{Index, IndexSink, Policy, Target};
+use crate::cluster::clock::Clock;
+use crate::cluster::index::{BusyPodSink, Index, IndexSink, LinkedSink, OwnerSink, Policy, Target};
+use crate::cluster::owners::{self, Resources};
 use crate::cluster::subset::{DeploymentSubset, NodeSubset, PodSubset, ReplicaSetSubset};
 use crate::cluster::watch::{Health, Watches};
-use crate::cluster::{client, project};
-use crate::config::Config;
+use crate::cluster::{client, project, project_busy};
+use crate::config::{Config, Selects};
 use crate::metrics::Metrics;
 use crate::settings::{self, Settings};
 use crate::tasks::Tasks;
+use crate::webhook::admin::Condition;
 
 /// Runs a server to its end.
 pub(super) fn block_on(server: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
@@ -37,6 +44,10 @@ pub(super) fn block_on(server: impl Future<Output = anyhow::Result<()>>) -> anyh
 pub(super) struct Process {
     pub(super) client: Client,
     pub(super) config: Config,
+    /// What each busy rule selects.
+    pub(super) selects: Arc<Vec<Selects>>,
+    /// The kinds that busy rules ask, as they are served.
+    pub(super) resources: Resources,
     pub(super) settings: Arc<ArcSwap<Settings>>,
     pub(super) index: Index,
     pub(super) health: Vec<Health>,
@@ -49,11 +60,28 @@ pub(super) struct Process {
     pub(super) stop: CancellationToken,
 }
 
-impl Process {
-    /// Begins to fill `index`, and everything around it.
-    pub(super) async fn start(args: &ServerArgs, index: Index) -> anyhow::Result<Self> {
+/// The configuration that a server starts with, and its busy rules.
+pub(super) struct Prepared {
+    config: Config,
+    selects: Arc<Vec<Selects>>,
+    /// The rules, for the cache.
+    pub(super) rules: Vec<Rule>,
+}
+
+impl Prepared {
+    /// Starts logging and reads the file.
+    pub(super) fn load(args: &ServerArgs) -> anyhow::Result<Self> {
         start_logging(args)?;
         let config = Config::load(&args.config).context("--config (BELAY_CONFIG; the chart renders the file)")?;
+        let (rules, selects) = config.busy_hints.compile().map_err(|(key, problem)| anyhow!("{key}: {problem}"))?;
+        Ok(Self { config, selects: Arc::new(selects), rules })
+    }
+}
+
+impl Process {
+    /// Begins to fill `index`, and everything around it.
+    pub(super) async fn start(args: &ServerArgs, prepared: Prepared, index: Index) -> anyhow::Result<Self> {
+        let Prepared { config, selects, .. } = prepared;
         let client = client::connect().await?;
         let settings = Arc::new(ArcSwap::from_pointee(Settings::of(&config, &args.namespace)));
         let stop = CancellationToken::new();
@@ -62,7 +90,10 @@ impl Process {
         let tasks = Tasks::new(terminate.clone());
         let watches =
             Watches { client: client.clone(), tasks: tasks.clone(), metrics: metrics.clone(), stop: stop.clone() };
-        let health = fill(&watches, &index);
+        let resources = Resources::default();
+        let mut health = fill(&watches, &index, config.eviction_hold.enabled || !config.busy_hints.enabled);
+        let excluded = config.rules(&args.namespace).excluded_namespaces;
+        health.extend(fill_busy(&watches, &index, &resources, &selects, &excluded));
         let touched = index.clone();
         tasks.spawn(
             "configuration",
@@ -74,12 +105,34 @@ impl Process {
                 move || {
                     touched.touch_workloads_with_holds();
                     touched.touch_policies();
+                    touched.touch_busy_pods();
                 },
                 stop.clone(),
             ),
         );
-        Ok(Self { client, config, settings, index, health, metrics, tasks, watches, terminate, stop })
+        Ok(Self {
+            client,
+            config,
+            selects,
+            resources,
+            settings,
+            index,
+            health,
+            metrics,
+            tasks,
+            watches,
+            terminate,
+            stop,
+        })
     }
+}
+
+/// What must be so for a server to be ready: it is not ending, and its caches are filled.
+pub(super) fn conditions(terminate: &CancellationToken, health: Vec<Health>) -> Vec<Condition> {
+    let terminating = terminate.clone();
+    let serving = move || if terminating.is_cancelled() { Err("shutting down".to_owned()) } else { Ok(()) };
+    let caches = health.into_iter().map(|health| -> Condition { ("cache", Arc::new(move || health.ready())) });
+    std::iter::once::<Condition>(("serving", Arc::new(serving))).chain(caches).collect()
 }
 
 /// What is not logged unless asked for by name: kube tells of every failed request and every broken watch before the
@@ -114,13 +167,19 @@ fn on_signal() -> std::io::Result<CancellationToken> {
     Ok(token)
 }
 
-/// Watches everything that decisions read.
-fn fill(watches: &Watches, index: &Index) -> Vec<Health> {
+/// Watches everything that decisions about evictions read: for handovers, or for busy pods alone.
+fn fill(watches: &Watches, index: &Index, handovers: bool) -> Vec<Health> {
     let client = || watches.client.clone();
     let sink = || IndexSink(index.clone());
     let config = watcher::Config::default;
-    vec![
+    let mut health = vec![
         watches.start("pods", Api::all(client()), config(), |pod: &PodSubset| Some(project::pod(pod)), sink()),
+        watches.start("EvictionHolds", Api::all(client()), config(), hold, sink()),
+    ];
+    if !handovers {
+        return health;
+    }
+    health.extend([
         watches.start("nodes", Api::all(client()), config(), |node: &NodeSubset| Some(project::node(node)), sink()),
         watches.start(
             "ReplicaSets",
@@ -137,8 +196,58 @@ fn fill(watches: &Watches, index: &Index) -> Vec<Health> {
             sink(),
         ),
         watches.start("HandoverPolicies", Api::all(client()), config(), |object| Some(policy(object)), sink()),
-        watches.start("EvictionHolds", Api::all(client()), config(), hold, sink()),
-    ]
+    ]);
+    health
+}
+
+/// Watches what busy rules read: the pods that each selects, whole; the kinds of their owners; linked pods.
+fn fill_busy(
+    watches: &Watches,
+    index: &Index,
+    resources: &Resources,
+    selects: &Arc<Vec<Selects>>,
+    excluded: &[String],
+) -> Vec<Health> {
+    let pods: Api<DynamicObject> = Api::all_with(watches.client.clone(), &ApiResource::erase::<Pod>(&()));
+    let mut health = Vec::new();
+    for (number, select) in selects.iter().enumerate() {
+        let (rules, select_pod, excluded) = (Arc::clone(index.rules()), select.clone(), excluded.to_vec());
+        let Some(name) = rules.get(number).map(|rule| rule.spec.name.clone()) else { continue };
+        let project = move |pod: &DynamicObject| {
+            let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+            let governed = select_pod.covers(namespace) && !excluded.iter().any(|excluded| excluded == namespace);
+            if !governed {
+                return None;
+            }
+            Some(project_busy::pod(pod, rules.get(number)?, Clock::wall()))
+        };
+        let config = watcher::Config::default().labels_from(&select.selector);
+        let sink = BusyPodSink { index: index.clone(), rule: number };
+        health.push(watches.start_named(
+            "busy pods",
+            format!("pods of rule {name}").into(),
+            pods.clone(),
+            config,
+            project,
+            sink,
+        ));
+    }
+    let asked = index.rules().iter().filter_map(|rule| rule.spec.owner.as_ref());
+    let kinds: BTreeSet<_> = asked.flat_map(|owner| owner.through.iter().chain([&owner.kind])).cloned().collect();
+    for kind in kinds {
+        let sink = OwnerSink { index: index.clone(), kind: kind.clone() };
+        health.push(owners::follow(watches, resources.clone(), kind, sink));
+    }
+    let labels: BTreeSet<_> = index.rules().iter().filter_map(|rule| rule.spec.linked_label.clone()).collect();
+    for label in labels {
+        let sink = LinkedSink { index: index.clone(), label: label.as_str().into() };
+        let (fields, key) = (sink.fields(), label.clone());
+        let project = move |pod: &DynamicObject| project_busy::linked(pod, &key, &fields);
+        let config = watcher::Config::default().labels(&label);
+        let what = format!("pods linked by {label}").into();
+        health.push(watches.start_named("linked pods", what, pods.clone(), config, project, sink));
+    }
+    health
 }
 
 /// A policy that a newer version wrote may hold words that this one does not know: it selects nothing and says why,

@@ -8,12 +8,13 @@ use tokio::net::TcpListener;
 use webhook_certs::{CertResolver, Jitter, LeafRequest};
 
 use super::WebhookArgs;
-use super::process::Process;
+use super::process::{Prepared, Process, conditions};
 use crate::cluster::clock::Clock;
 use crate::cluster::index::Index;
 use crate::cluster::trust::Trust;
-use crate::webhook::admin::{self, Admin, Condition};
+use crate::webhook::admin::{self, Admin};
 use crate::webhook::leaf::ServingLeaf;
+use crate::webhook::live::LiveReader;
 use crate::webhook::memory::Victims;
 use crate::webhook::recorder::Recorder;
 use crate::webhook::server::{Server, Telemetry};
@@ -21,14 +22,29 @@ use crate::webhook::{Handlers, router, unserved};
 
 pub(super) async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let server_args = &args.server;
-    let process = Process::start(server_args, Index::new()).await?;
+    let mut prepared = Prepared::load(server_args)?;
+    let index = Index::new(std::mem::take(&mut prepared.rules));
+    let process = Process::start(server_args, prepared, index).await?;
     let listener = TcpListener::bind(args.listen)
         .await
         .with_context(|| format!("cannot listen on BELAY_LISTEN {}", args.listen))?;
     let admin_listener = TcpListener::bind(server_args.admin_listen)
         .await
         .with_context(|| format!("cannot listen on BELAY_ADMIN_LISTEN {}", server_args.admin_listen))?;
-    let Process { client, config, settings, index, health, metrics, tasks, watches, terminate, stop } = process;
+    let Process {
+        client,
+        config,
+        selects,
+        resources,
+        settings,
+        index,
+        health,
+        metrics,
+        tasks,
+        watches,
+        terminate,
+        stop,
+    } = process;
 
     let trust = Trust::watch(&watches, &server_args.namespace, &config);
     let resolver = CertResolver::new();
@@ -46,19 +62,15 @@ pub(super) async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         health: health.clone(),
         settings,
         victims: Victims::default(),
+        busy_victims: Victims::default(),
+        selects,
+        live: Some(LiveReader::new(client, resources)),
         recorder,
         metrics: Arc::clone(&metrics),
         clock: Clock::start(),
     });
-    let terminating = terminate.clone();
-    let mut conditions: Vec<Condition> = vec![
-        (
-            "serving",
-            Arc::new(move || if terminating.is_cancelled() { Err("shutting down".to_owned()) } else { Ok(()) }),
-        ),
-        ("certificate", Arc::new(move || leaf.ready())),
-    ];
-    conditions.extend(health.into_iter().map(|health| -> Condition { ("cache", Arc::new(move || health.ready())) }));
+    let mut conditions = conditions(&terminate, health);
+    conditions.push(("certificate", Arc::new(move || leaf.ready())));
     let telemetry = metrics.register(Telemetry::register);
     let admin = Admin { conditions: Arc::new(conditions), metrics };
     let serving = tokio::spawn(admin::serve(admin_listener, admin, stop.clone()));

@@ -4,16 +4,19 @@
 //! preconditions that it carries (UID and resourceVersion), and counts what came of it. A sequence is abandoned
 //! at its first write that fails: the next look at the cluster decides anew, from what is there then.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use belay_decide::action::{Action, Event, ObjectRef};
+use belay_decide::action::{Action, Event, ObjectRef, Reference};
+use belay_decide::busy::GroupKind;
 use belay_decide::handover::record;
 use belay_decide::hold::{HoldStatus, Outcome, Phase};
+use belay_decide::ownership::Key;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
-use kube::api::{Patch, PatchParams, Preconditions};
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
 use kube::runtime::events::{Event as KubeEvent, EventType, Recorder, Reporter};
 use kube::{Api, Client};
 use serde_json::json;
@@ -21,6 +24,7 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 
 use super::lease::Leadership;
+use super::owners::Resources;
 use crate::api;
 use crate::metrics::Metrics;
 use crate::rate::TokenBucket;
@@ -144,6 +148,7 @@ pub struct Applier {
     events: mpsc::Sender<Event>,
     leadership: Arc<Leadership>,
     rate: Arc<TokenBucket>,
+    resources: Resources,
     metrics: Arc<Metrics>,
 }
 
@@ -153,6 +158,7 @@ impl Applier {
         client: Client,
         leadership: Arc<Leadership>,
         rate: Arc<TokenBucket>,
+        resources: Resources,
         pod_name: Option<String>,
         metrics: Arc<Metrics>,
         tasks: &Tasks,
@@ -161,7 +167,7 @@ impl Applier {
         let recorder = Recorder::new(client.clone(), reporter);
         let (events, queue) = mpsc::channel(EVENT_QUEUE);
         tasks.spawn("Events", publish_all(recorder, queue, Arc::clone(&metrics)));
-        Arc::new(Self { client, events, leadership, rate, metrics })
+        Arc::new(Self { client, events, leadership, rate, resources, metrics })
     }
 
     /// Performs one write of any kind: while leading, at the rate, within its time, counted.
@@ -209,6 +215,11 @@ impl Applier {
                 let patch = template_patch(deployment, slot.as_deref(), records);
                 self.write("Deployment", object, self.patch_template(deployment, manager, patch)).await
             }
+            Action::PatchPod { pod, changes } => {
+                let object = format!("Pod {}/{}", pod.namespace, pod.name);
+                self.write("Pod", object, self.patch_pod(pod, changes)).await
+            }
+            Action::DeleteOwner { kind, owner } => self.delete_owner(kind, owner).await.map(|()| None),
             Action::Event(event) => {
                 if self.events.try_send(event.clone()).is_err() {
                     self.metrics.write("Event", "QueueFull");
@@ -230,6 +241,36 @@ impl Applier {
         Ok(Superseded::by(deployment, &written.metadata))
     }
 
+    async fn patch_pod(
+        &self,
+        pod: &ObjectRef,
+        changes: &BTreeMap<Key, Option<String>>,
+    ) -> kube::Result<Option<Superseded>> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let written = api.patch_metadata(&pod.name, &params, &Patch::Merge(pod_patch(pod, changes))).await?;
+        Ok(Superseded::by(pod, &written.metadata))
+    }
+
+    /// An owner that is gone, or is another one by now, needs no deleting.
+    async fn delete_owner(&self, kind: &GroupKind, owner: &ObjectRef) -> Result<(), ApplyError> {
+        let object = format!("{kind} {}/{}", owner.namespace, owner.name);
+        let Some(resource) = self.resources.of(kind) else {
+            let message = "the API server does not serve this kind".to_owned();
+            return Err(ApplyError::Refused { object, message });
+        };
+        let api: Api<DynamicObject> = resource.api(&self.client, &owner.namespace);
+        let params = DeleteParams {
+            preconditions: Some(Preconditions { uid: Some(owner.uid.clone()), resource_version: None }),
+            ..DeleteParams::default()
+        };
+        let write = async { api.delete(&owner.name, &params).await.map(drop) };
+        match self.write("Owner", object, write).await {
+            Err(ApplyError::Gone { .. } | ApplyError::Conflict { .. }) => Ok(()),
+            result => result,
+        }
+    }
+
     async fn update_hold(&self, hold: &ObjectRef, status: &HoldStatus) -> kube::Result<Option<Superseded>> {
         let patch = json!({
             "apiVersion": "belay.dev/v1alpha1",
@@ -245,12 +286,12 @@ impl Applier {
 
     async fn delete_hold(&self, hold: &ObjectRef) -> kube::Result<()> {
         let api: Api<api::EvictionHold> = Api::namespaced(self.client.clone(), &hold.namespace);
-        let params = kube::api::DeleteParams {
+        let params = DeleteParams {
             preconditions: Some(Preconditions {
                 uid: Some(hold.uid.clone()),
                 resource_version: Some(hold.resource_version.clone()),
             }),
-            ..kube::api::DeleteParams::default()
+            ..DeleteParams::default()
         };
         api.delete(&hold.name, &params).await.map(drop)
     }
@@ -272,7 +313,8 @@ async fn publish_all(recorder: Recorder, mut queue: mpsc::Receiver<Event>, metri
     let rate = TokenBucket::new(EVENTS_PER_SECOND);
     while let Some(event) = queue.recv().await {
         rate.take().await;
-        let object = format!("Event {} on Deployment {}/{}", event.reason, event.namespace, event.deployment);
+        let about = &event.regarding;
+        let object = format!("Event {} on {} {}/{}", event.reason, about.kind, event.namespace, about.name);
         let result = bounded(object, publish(&recorder, &event)).await;
         metrics.write("Event", result.as_ref().err().map_or("Ok", ApplyError::label));
         if let Err(error) = result {
@@ -282,25 +324,25 @@ async fn publish_all(recorder: Recorder, mut queue: mpsc::Receiver<Event>, metri
 }
 
 async fn publish(recorder: &Recorder, event: &Event) -> kube::Result<()> {
-    let regarding = reference("apps/v1", "Deployment", &event.namespace, &event.deployment, &event.deployment_uid);
-    let pod = reference("v1", "Pod", &event.namespace, &event.pod, &event.pod_uid);
+    let regarding = reference(&event.namespace, &event.regarding);
+    let secondary = event.related.as_ref().map(|related| reference(&event.namespace, related));
     let event = KubeEvent {
         type_: if event.warning { EventType::Warning } else { EventType::Normal },
         reason: event.reason.to_owned(),
         note: Some(event.note.clone()),
         action: event.action.to_owned(),
-        secondary: Some(pod),
+        secondary,
     };
     recorder.publish(&event, &regarding).await
 }
 
-fn reference(api_version: &str, kind: &str, namespace: &str, name: &str, uid: &str) -> ObjectReference {
+fn reference(namespace: &str, object: &Reference) -> ObjectReference {
     ObjectReference {
-        api_version: Some(api_version.to_owned()),
-        kind: Some(kind.to_owned()),
+        api_version: Some(object.api_version.to_owned()),
+        kind: Some(object.kind.to_owned()),
         namespace: Some(namespace.to_owned()),
-        name: Some(name.to_owned()),
-        uid: Some(uid.to_owned()),
+        name: Some(object.name.clone()),
+        uid: Some(object.uid.clone()),
         ..ObjectReference::default()
     }
 }
@@ -319,6 +361,25 @@ fn template_patch(deployment: &ObjectRef, slot: Option<&str>, records: &[record:
         },
         "spec": { "template": { "metadata": { "annotations": { record::SLOT_ANNOTATION: slot } } } },
     })
+}
+
+/// One merge patch of labels and annotations, with both preconditions.
+pub fn pod_patch(pod: &ObjectRef, changes: &BTreeMap<Key, Option<String>>) -> serde_json::Value {
+    let mut labels = serde_json::Map::new();
+    let mut annotations = serde_json::Map::new();
+    for (key, value) in changes {
+        match key {
+            Key::Label(name) => labels.insert(name.to_string(), json!(value)),
+            Key::Annotation(name) => annotations.insert(name.to_string(), json!(value)),
+        };
+    }
+    let mut metadata = json!({ "uid": pod.uid, "resourceVersion": pod.resource_version });
+    for (field, values) in [("labels", labels), ("annotations", annotations)] {
+        if !values.is_empty() {
+            metadata[field] = values.into();
+        }
+    }
+    json!({ "metadata": metadata })
 }
 
 /// The status as it stands in the API. Absent fields are written as null, so that a merge patch takes them away.
@@ -349,6 +410,8 @@ fn hold_status(status: &HoldStatus) -> serde_json::Value {
             Outcome::Expired => api::HoldOutcome::Expired,
             Outcome::Failed => api::HoldOutcome::Failed,
             Outcome::Reverted => api::HoldOutcome::Reverted,
+            Outcome::JobEnded => api::HoldOutcome::JobEnded,
+            Outcome::Retired => api::HoldOutcome::Retired,
         }),
         "fromRevision": status.from_revision,
         "restartedAt": time(status.restarted_at),

@@ -4,6 +4,7 @@
 //! run under the read lock and borrow, so a question costs look-ups and no copies. Writes also say which
 //! workloads they concern ([`Dirty`]), so that the controller looks at those alone.
 
+mod busy;
 mod dirty;
 mod sinks;
 mod workloads;
@@ -11,13 +12,15 @@ mod workloads;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use belay_decide::busy::Rule;
 use belay_decide::hold::HoldView;
 use belay_decide::policy::{DefaultPolicy, PolicyView, Protection, protection};
 use belay_decide::view::{DeploymentView, PodView, ReplicaSetView};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use parking_lot::RwLock;
 
-pub use dirty::{Dirty, WorkloadKey};
+pub use busy::{BusyPodSink, Linked, LinkedSink, OwnerSink, hold_of};
+pub use dirty::{Dirty, PodKey, WorkloadKey};
 pub use sinks::IndexSink;
 pub use workloads::{PolicyState, Target};
 
@@ -60,8 +63,10 @@ struct State {
     doomed: HashSet<Box<str>>,
     policies: Named<Policy>,
     holds: Named<HoldView>,
-    /// Names of holds by the name of their workload.
+    /// Names of holds for a handover by the name of their workload.
     holds_of: HashMap<WorkloadKey, BTreeSet<Box<str>>>,
+    /// What busy rules read.
+    busy: busy::Busy,
 }
 
 /// The cache. Cheap to clone.
@@ -69,18 +74,19 @@ struct State {
 pub struct Index {
     state: Arc<RwLock<State>>,
     dirty: Option<Dirty>,
+    rules: Arc<Vec<Rule>>,
 }
 
 impl Index {
-    /// An empty cache that only answers.
-    pub fn new() -> Self {
-        Self::default()
+    /// An empty cache that only answers, for these busy rules.
+    pub fn new(rules: Vec<Rule>) -> Self {
+        Self { rules: Arc::new(rules), ..Self::default() }
     }
 
-    /// An empty cache that also notes which workloads change, for who takes that in; it would pile up otherwise.
-    pub fn following() -> (Self, Dirty) {
+    /// An empty cache that also notes what changes, for who takes that in; it would pile up otherwise.
+    pub fn following(rules: Vec<Rule>) -> (Self, Dirty) {
         let dirty = Dirty::default();
-        (Self { dirty: Some(dirty.clone()), ..Self::default() }, dirty)
+        (Self { dirty: Some(dirty.clone()), ..Self::new(rules) }, dirty)
     }
 }
 

@@ -3,8 +3,10 @@
 //! Projection never fails: an object that lacks what a view needs projects to a view without it, so one odd
 //! object cannot stop a watch.
 
+use belay_decide::busy::hints;
 use belay_decide::handover::record;
-use belay_decide::hold::{HoldSpec, HoldStatus, HoldView, Outcome, Phase};
+use belay_decide::hold::{HoldReason, HoldSpec, HoldStatus, HoldView, Outcome, Phase, WorkloadRef};
+use belay_decide::ownership::MANAGED_ANNOTATION;
 use belay_decide::policy::{HANDOVER_ANNOTATION, OnFailure, PolicyView, Settings};
 use belay_decide::steer::TEMPLATE_HASH_LABEL;
 use belay_decide::view::{
@@ -63,13 +65,7 @@ pub fn pod(pod: &PodSubset) -> PodView {
         node: pod.spec.node_name.as_deref().filter(|node| !node.is_empty()).map(Into::into),
         replica_set: controller_uid(meta, "ReplicaSet"),
         template_hash: label(meta, TEMPLATE_HASH_LABEL),
-        phase: match pod.status.phase.as_deref() {
-            Some("Running") => PodPhase::Running,
-            Some("Succeeded") => PodPhase::Succeeded,
-            Some("Failed") => PodPhase::Failed,
-            Some("Unknown") => PodPhase::Unknown,
-            _ => PodPhase::Pending,
-        },
+        phase: PodPhase::parse(pod.status.phase.as_deref()),
         // A condition without its time is as old as can be: the pod counts as long available.
         ready_since: ready
             .map(|ready| ready.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0)),
@@ -77,6 +73,7 @@ pub fn pod(pod: &PodSubset) -> PodView {
         unschedulable: scheduled.is_some_and(|scheduled| {
             scheduled.status == "False" && scheduled.reason.as_deref() == Some("Unschedulable")
         }),
+        marked: annotation(meta, MANAGED_ANNOTATION).is_some_and(hints::are_in),
     }
 }
 
@@ -189,8 +186,17 @@ pub fn hold(hold: &api::EvictionHold) -> HoldView {
             victim_uid: spec.victim.uid.clone(),
             victim_node: spec.victim.node.clone().unwrap_or_default(),
             victim_hash: spec.victim.template_hash.clone().unwrap_or_default(),
-            workload_name: spec.workload.name.clone(),
-            workload_uid: spec.workload.uid.clone(),
+            reason: match spec.reason {
+                api::HoldReason::Handover => HoldReason::Handover,
+                api::HoldReason::Busy => HoldReason::Busy,
+                api::HoldReason::Retire => HoldReason::Retire,
+            },
+            workload: spec.workload.as_ref().map_or_else(WorkloadRef::default, |workload| WorkloadRef {
+                group: workload.group.clone().unwrap_or_default(),
+                kind: workload.kind.clone(),
+                name: workload.name.clone(),
+                uid: workload.uid.clone(),
+            }),
             evictor: spec.evictor.clone().unwrap_or_default(),
             requested_at: spec.requested_at.0,
             deadline: spec.deadline.0,
@@ -211,6 +217,8 @@ pub fn hold(hold: &api::EvictionHold) -> HoldView {
                 api::HoldOutcome::Expired => Outcome::Expired,
                 api::HoldOutcome::Failed => Outcome::Failed,
                 api::HoldOutcome::Reverted => Outcome::Reverted,
+                api::HoldOutcome::JobEnded => Outcome::JobEnded,
+                api::HoldOutcome::Retired => Outcome::Retired,
             }),
             from_revision: status.from_revision.and_then(|revision| u64::try_from(revision).ok()),
             restarted_at: status.restarted_at.map(|time| time.0),

@@ -42,7 +42,7 @@ pub trait Sink<K>: Send {
 #[derive(Clone, Debug)]
 pub struct Health {
     /// What is watched, for people.
-    pub what: &'static str,
+    pub what: Arc<str>,
     state: Arc<Mutex<State>>,
     first: CancellationToken,
     failing: Gauge,
@@ -56,9 +56,9 @@ struct State {
 
 impl Health {
     /// A watch that has seen nothing yet; `failing` is 1 while it cannot see.
-    pub fn new(what: &'static str, failing: Gauge) -> Self {
+    pub fn new(what: impl Into<Arc<str>>, failing: Gauge) -> Self {
         Self {
-            what,
+            what: what.into(),
             state: Arc::new(Mutex::new(State { synced: false, trouble: None })),
             first: CancellationToken::new(),
             failing,
@@ -77,6 +77,19 @@ impl Health {
             (_, true) => Ok(()),
             (Some(trouble), false) => Err(format!("cache of {} not filled: {trouble}", self.what)),
             (None, false) => Err(format!("cache of {} not filled yet", self.what)),
+        }
+    }
+
+    /// There is nothing to be seen, for now: nothing is missing.
+    pub fn absent(&self) {
+        self.failing.set(0);
+        self.synced();
+    }
+
+    /// Notes trouble, and tells of it where it is news.
+    pub fn note(&self, trouble: &str) {
+        if self.troubled(trouble) {
+            tracing::warn!(what = %self.what, error = %trouble, "watch failed, trying again");
         }
     }
 
@@ -139,14 +152,31 @@ impl Watches {
         K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
         V: Send + 'static,
     {
-        let health = Health::new(what, self.metrics.watch_failing(what));
-        self.tasks.spawn(what, run(api, config, project, sink, health.clone(), self.stop.clone()));
+        self.start_named(what, what.into(), api, config, project, sink)
+    }
+
+    /// Starts a watch of several for one purpose, with a name of its own.
+    pub fn start_named<K, V>(
+        &self,
+        task: &'static str,
+        what: Arc<str>,
+        api: Api<K>,
+        config: watcher::Config,
+        project: impl Fn(&K) -> Option<V> + Send + Sync + 'static,
+        sink: impl Sink<V> + 'static,
+    ) -> Health
+    where
+        K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+        V: Send + 'static,
+    {
+        let health = Health::new(Arc::clone(&what), self.metrics.watch_failing(what));
+        self.tasks.spawn(task, run(api, config, project, sink, health.clone(), self.stop.clone()));
         health
     }
 }
 
 /// Watches until `stop`, feeding every change into `sink`.
-async fn run<K, V>(
+pub async fn run<K, V>(
     api: Api<K>,
     config: watcher::Config,
     project: impl Fn(&K) -> Option<V> + Send,
@@ -173,7 +203,7 @@ async fn run<K, V>(
                     if !matches!(event, Event::Init) {
                         pauses = backoff();
                         if health.recovered() {
-                            tracing::info!(what = health.what, "watch recovered");
+                            tracing::info!(what = %health.what, "watch recovered");
                         }
                     }
                     match event {
@@ -196,10 +226,7 @@ async fn run<K, V>(
                     }
                 }
                 Some(Err(error)) => {
-                    let trouble = describe(&error);
-                    if health.troubled(&trouble) {
-                        tracing::warn!(what = health.what, error = %trouble, "watch failed, trying again");
-                    }
+                    health.note(&describe(&error));
                     // Never in a tight loop, even where an API server calls its own fresh lists too old.
                     tokio::select! {
                         () = tokio::time::sleep(pauses.next().unwrap_or(MAX_BACKOFF)) => {}
@@ -216,7 +243,7 @@ async fn run<K, V>(
 }
 
 /// The pauses after failures that follow each other. (kube's own back-off begins anew with each list it tries.)
-fn backoff() -> impl Iterator<Item = Duration> {
+pub(super) fn backoff() -> impl Iterator<Item = Duration> {
     backon::ExponentialBuilder::default()
         .with_min_delay(MIN_BACKOFF)
         .with_max_delay(MAX_BACKOFF)

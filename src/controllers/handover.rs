@@ -1,46 +1,24 @@
 //! The handover loop: looks at each workload with holds whenever something about it changes, or when its time
 //! has come, and performs what `decide::handover::reconcile` says.
-//!
-//! It keeps no state but when to look again. A leader that is new, or did not lead for a while, looks at every
-//! workload with holds once.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use belay_decide::action::Action;
 use belay_decide::handover::{Plan, reconcile, reconcile::Input};
 use belay_decide::hold::Phase;
-use futures::StreamExt as _;
-use futures::stream::FuturesUnordered;
-use jiff::{SignedDuration, Timestamp};
-use parking_lot::Mutex;
+use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::apply::{Applier, ApplyError, Superseded};
+use super::work::{self, RETRY, Work, Written};
+use crate::cluster::apply::Applier;
 use crate::cluster::clock::Clock;
 use crate::cluster::index::{Dirty, Index, WorkloadKey};
 use crate::cluster::lease::Leadership;
-use crate::cluster::watch::{Health, synced};
+use crate::cluster::watch::Health;
 use crate::metrics::Metrics;
 use crate::settings::Settings;
-
-/// How many workloads are written at once. Each waits mostly for the API server; the token bucket sets the rate.
-const CONCURRENCY: usize = 16;
-
-/// A watch brings a write back within milliseconds. One that takes this long is broken, or the API server's storage was
-/// put back to an older state; then the conflict is the better answer.
-const SEEN_WITHIN: Duration = Duration::from_secs(30);
-
-/// How soon a workload is looked at again after a write failed for no fault of ours.
-const RETRY: SignedDuration = SignedDuration::from_secs(2);
-
-/// How soon after a write was refused: somebody must mend rights or objects first.
-const RETRY_REFUSED: SignedDuration = SignedDuration::from_secs(15);
-
-/// Longest sleep, so that a wall clock that jumps forward is noticed in time.
-const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
 /// What the loop works with.
 pub struct Loop {
@@ -59,109 +37,18 @@ pub struct Loop {
     /// The watches that fill the cache.
     pub health: Vec<Health>,
     /// What was written and not yet seen again.
-    pub written: Written,
-}
-
-/// The versions of objects that our own writes have superseded, by workload.
-///
-/// The answer to a write is here before the watch brings the object back. Deciding on the old one in between would
-/// only meet a conflict, so a workload is left alone until what was written is seen.
-#[derive(Default)]
-pub struct Written(Mutex<HashMap<WorkloadKey, (Instant, Vec<Superseded>)>>);
-
-impl Written {
-    fn forget(&self, key: &WorkloadKey) {
-        self.0.lock().remove(key);
-    }
-
-    fn add(&self, key: &WorkloadKey, superseded: Vec<Superseded>) {
-        if !superseded.is_empty() {
-            let mut all = self.0.lock();
-            let (since, known) = all.entry(key.clone()).or_insert_with(|| (Instant::now(), Vec::new()));
-            *since = Instant::now();
-            known.extend(superseded);
-        }
-    }
-
-    /// One of these objects is still seen as it was before our write. Forgets what is seen anew.
-    fn is_awaited(&self, key: &WorkloadKey, mut versions: impl Iterator<Item = (String, String)>) -> bool {
-        let mut all = self.0.lock();
-        let Some((since, superseded)) = all.get(key) else { return false };
-        let awaited =
-            versions.any(|(uid, version)| superseded.iter().any(|old| old.uid == uid && old.version == version));
-        if !awaited || since.elapsed() > SEEN_WITHIN {
-            all.remove(key);
-            return false;
-        }
-        true
-    }
+    pub written: Written<WorkloadKey>,
 }
 
 impl Loop {
     /// Runs until `stop`, then ends what it is at.
     pub async fn run(self, stop: CancellationToken) {
-        let mut wakes: BTreeMap<WorkloadKey, Timestamp> = BTreeMap::new();
-        let mut leadership = self.leadership.changes();
-        if !synced(&self.health, &stop).await {
-            return;
-        }
-        // Changes that were let go of while another led, or nobody.
-        let mut missed = true;
-        // A workload whose write hangs holds up itself alone; what changes meanwhile waits in `due`.
-        let mut due: BTreeSet<WorkloadKey> = BTreeSet::new();
-        let mut busy: HashSet<WorkloadKey> = HashSet::new();
-        let mut looks = FuturesUnordered::new();
-        loop {
-            let sleep = until_next(&wakes);
-            tokio::select! {
-                () = self.dirty.workloads_changed() => {}
-                () = tokio::time::sleep(sleep) => {}
-                _ = leadership.changed() => self.metrics.leading(*leadership.borrow_and_update()),
-                Some((key, wake)) = looks.next() => {
-                    busy.remove(&key);
-                    if let Some(at) = wake {
-                        wakes.insert(key, at);
-                    }
-                }
-                () = stop.cancelled() => break,
-            }
-            if !self.leadership.is_leader() {
-                // Dirt gathers no dust: the next leader, be it this one again, looks at everything anyway.
-                self.dirty.take_workloads();
-                due.clear();
-                wakes.clear();
-                self.metrics.holds(&[], None);
-                missed = true;
-                continue;
-            }
-            if std::mem::take(&mut missed) {
-                self.index.touch_workloads_with_holds();
-            }
-            let now = Clock::wall();
-            due.append(&mut self.dirty.take_workloads());
-            due.extend(wakes.iter().filter(|(_, at)| **at <= now).map(|(key, _)| key.clone()));
-            let free: Vec<_> = due
-                .iter()
-                .filter(|key| !busy.contains(*key))
-                .take(CONCURRENCY.saturating_sub(busy.len()))
-                .cloned()
-                .collect();
-            for key in free {
-                due.remove(&key);
-                wakes.remove(&key);
-                busy.insert(key.clone());
-                looks.push(async {
-                    let wake = self.look(&key).await;
-                    (key, wake)
-                });
-            }
-            self.count_holds();
-        }
-        while looks.next().await.is_some() {}
+        let (leadership, health) = (Arc::clone(&self.leadership), self.health.clone());
+        work::run(self, &leadership, &health, stop).await;
     }
 
     /// Looks at one workload; when to look again.
-    async fn look(&self, key: &WorkloadKey) -> Option<Timestamp> {
+    async fn look_at(&self, key: &WorkloadKey) -> Option<Timestamp> {
         let settings = self.settings.load();
         let now = Clock::wall();
         let plan: Option<Plan> = self.index.workload(key, &settings.default_policy, |workload, protection, holds| {
@@ -193,11 +80,7 @@ impl Loop {
                     } else {
                         tracing::warn!(workload = %key, %error, "handover step failed, trying again");
                     }
-                    // An API server that restarts is back within seconds, and a drain waits for this write.
-                    let soon = error.is_benign() || matches!(error, ApplyError::Unreachable { .. });
-                    let again = now.saturating_add(if soon { RETRY } else { RETRY_REFUSED });
-                    let again = again.unwrap_or(Timestamp::MAX);
-                    wake = Some(wake.map_or(again, |at| at.min(again)));
+                    wake = wake.into_iter().chain([work::again(&error, now)]).min();
                 }
             }
         }
@@ -227,9 +110,31 @@ impl Loop {
     }
 }
 
-fn until_next(wakes: &BTreeMap<WorkloadKey, Timestamp>) -> Duration {
-    let Some(next) = wakes.values().min() else { return LONGEST_SLEEP };
-    let wait = next.duration_since(Clock::wall());
-    // A moment past the mark, so that the comparison with it holds when we wake.
-    Duration::try_from(wait).unwrap_or_default().saturating_add(Duration::from_millis(5)).min(LONGEST_SLEEP)
+impl Work for Loop {
+    type Key = WorkloadKey;
+
+    async fn changed(&self) {
+        self.dirty.workloads_changed().await;
+    }
+
+    fn take(&self) -> BTreeSet<WorkloadKey> {
+        self.dirty.take_workloads()
+    }
+
+    fn touch_all(&self) {
+        self.index.touch_workloads_with_holds();
+    }
+
+    async fn look(&self, key: &WorkloadKey) -> Option<Timestamp> {
+        self.look_at(key).await
+    }
+
+    fn observe(&self, leading: bool) {
+        self.metrics.leading(leading);
+        if leading {
+            self.count_holds();
+        } else {
+            self.metrics.holds(&[], None);
+        }
+    }
 }

@@ -152,7 +152,7 @@ fn desired(state: &PolicyState<'_>, excluded: bool, now: Timestamp) -> Option<Up
         .collect();
     let last = state.last.map(|hold| api::LastHandover {
         victim: hold.spec.victim_name.clone(),
-        workload: hold.spec.workload_name.clone(),
+        workload: hold.spec.workload.name.clone(),
         outcome: hold.status.outcome.map_or("Released", belay_decide::hold::Outcome::as_str).to_owned(),
         released_at: Time(hold.status.released_at.unwrap_or(now)),
     });

@@ -1,12 +1,19 @@
 //! `POST /validate/eviction`: may this pod be evicted now?
+//!
+//! A busy rule is asked first, from the cache and, for an idle pod, once more from the API server; then handover
+//! policies.
 
-use belay_decide::hold::{self, Answer as Decided};
+use belay_decide::busy::eviction as busy_eviction;
+use belay_decide::hold::{self, Allowed, Answer as Decided, HoldReason};
+use busy_eviction::{Passed, Read, Step};
 
 use super::Handlers;
 use super::review::{Answer, Eviction, Refusal, Request};
+use crate::cluster::index::{PodKey, hold_of};
+use crate::settings::Settings;
 
 /// Answers one eviction review.
-pub fn answer(handlers: &Handlers, request: &Request<'_>) -> Answer {
+pub async fn answer(handlers: &Handlers, request: &Request<'_>) -> Answer {
     let eviction: Eviction<'_> =
         request.object.and_then(|object| serde_json::from_str(object.get()).ok()).unwrap_or_default();
     let meta = eviction.metadata.as_ref();
@@ -20,25 +27,115 @@ pub fn answer(handlers: &Handlers, request: &Request<'_>) -> Answer {
         dry_run: request.dry_run == Some(true) || eviction.is_dry_run(),
         evictor: request.user(),
     };
+    let settings = handlers.settings.load_full();
+    let passed = match ask_rule(handlers, &settings, &asked).await {
+        Some(Step::Decided(decision)) => return reply(handlers, &asked, decision.answer),
+        Some(Step::Pass(passed)) => Some(passed),
+        Some(Step::ReadLive) | None => None,
+    };
+    let answer = match (ask_policy(handlers, &settings, &asked), passed) {
+        // No policy protects it: then it is the rule that let it go.
+        (None | Some(Decided::Allow(Allowed::NotProtected)), Some(Passed::Idle)) => Decided::Allow(Allowed::Idle),
+        (None, _) => return Answer::default(),
+        (Some(answer), _) => answer,
+    };
+    reply(handlers, &asked, answer)
+}
 
-    let settings = handlers.settings.load();
-    if !settings.hold_enabled {
-        return Answer::default();
+/// Asks the busy rule that governs the pod; absent where none does.
+async fn ask_rule(handlers: &Handlers, settings: &Settings, asked: &hold::Request<'_>) -> Option<Step> {
+    let excluded = settings.rules.excluded_namespaces.iter().any(|namespace| namespace == asked.namespace);
+    if excluded || !handlers.is_synced() || handlers.index.rules().is_empty() {
+        return None;
     }
+    let key = PodKey::new(asked.namespace, asked.name);
+    let (step, pod, name) = handlers.index.busy(&key, |governed, holds| {
+        let (rule, seen) = governed?;
+        let (pod, name) = (seen.pod.clone(), rule.spec.name.clone());
+        let facts = busy_eviction::Facts {
+            rule,
+            seen,
+            busy: hold_of(&holds, HoldReason::Busy, &pod),
+            retire: hold_of(&holds, HoldReason::Retire, &pod),
+            read: Read::Cached,
+        };
+        Some((decide(handlers, settings, asked, &facts), pod, name))
+    })?;
+    let Step::ReadLive = step else { return Some(step) };
+    let rule = handlers.index.rules().iter().find(|rule| rule.spec.name == name)?;
+    let read = match &handlers.live {
+        Some(live) => live.read(rule, &pod, handlers.clock.now().wall).await,
+        None => Err("there is no API server to ask".to_owned()),
+    };
+    handlers.index.busy(&key, |governed, holds| {
+        let (seen, read) = match (&read, governed) {
+            (Ok(live), _) => (live.seen(rule), Read::Live),
+            (Err(problem), Some((_, cached))) => (cached, Read::Failed(problem)),
+            (Err(_), None) => return None,
+        };
+        let facts = busy_eviction::Facts {
+            rule,
+            busy: hold_of(&holds, HoldReason::Busy, &pod),
+            retire: hold_of(&holds, HoldReason::Retire, &pod),
+            seen,
+            read,
+        };
+        Some(decide(handlers, settings, asked, &facts))
+    })
+}
+
+fn decide(
+    handlers: &Handlers,
+    settings: &Settings,
+    asked: &hold::Request<'_>,
+    facts: &busy_eviction::Facts<'_>,
+) -> Step {
     let now = handlers.clock.now();
+    let mut memory = handlers.busy_victims.lock();
+    let uid = &facts.seen.pod.uid;
+    let step = busy_eviction::decide(asked, &settings.rules, facts, memory.get(uid).as_ref(), now);
+    if let Step::Decided(decision) = &step
+        && !asked.dry_run
+    {
+        if let Some(new) = decision.memory {
+            memory.put(uid, new);
+        }
+        if let Some(spec) = &decision.record {
+            handlers.recorder.record(asked.namespace, spec.clone());
+        }
+    }
+    step
+}
+
+/// Asks the policy that protects the pod's Deployment; absent where handovers are switched off.
+fn ask_policy(handlers: &Handlers, settings: &Settings, asked: &hold::Request<'_>) -> Option<Decided> {
+    if !settings.hold_enabled {
+        return None;
+    }
+    let (namespace, name) = (asked.namespace, asked.name);
+    let now = handlers.clock.now();
+    // The words of a dry run are put on at the end, the same for rules and policies.
+    let wet = hold::Request { dry_run: false, ..*asked };
     let decision = handlers.index.victim(namespace, name, &settings.default_policy, handlers.is_synced(), |facts| {
         let mut memory = handlers.victims.lock();
         let remembered = facts.victim.and_then(|victim| memory.get(&victim.uid));
-        let decision = hold::decide(&asked, &settings.rules, facts, remembered.as_ref(), now);
-        if let (Some(victim), Some(new)) = (facts.victim, decision.memory) {
+        let decision = hold::decide(&wet, &settings.rules, facts, remembered.as_ref(), now);
+        if let (Some(victim), Some(new), false) = (facts.victim, decision.memory, asked.dry_run) {
             memory.put(&victim.uid, new);
         }
         decision
     });
-    if let Some(spec) = decision.record {
+    if let Some(spec) = decision.record.filter(|_| !asked.dry_run) {
         handlers.recorder.record(namespace, spec);
     }
-    match decision.answer {
+    Some(decision.answer)
+}
+
+fn reply(handlers: &Handlers, asked: &hold::Request<'_>, answer: Decided) -> Answer {
+    let (namespace, name) = (asked.namespace, asked.name);
+    let is_open = !matches!(answer, Decided::Allow(Allowed::ExcludedNamespace | Allowed::NotSynced));
+    let answer = if asked.dry_run && is_open { hold::dry_run(&answer) } else { answer };
+    match answer {
         Decided::Allow(allowed) => {
             handlers.metrics.eviction("Allow", allowed.reason());
             tracing::debug!(%namespace, pod = %name, reason = allowed.reason(), "eviction let through");

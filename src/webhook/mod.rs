@@ -4,8 +4,10 @@
 //! anything else falls back to `failurePolicy`, and many drainers give up at its errors.
 
 pub mod admin;
+pub mod busy;
 pub mod eviction;
 pub mod leaf;
+pub mod live;
 pub mod memory;
 pub mod pods;
 pub mod recorder;
@@ -28,8 +30,10 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use crate::cluster::clock::Clock;
 use crate::cluster::index::Index;
 use crate::cluster::watch::Health;
+use crate::config::Selects;
 use crate::metrics::Metrics;
 use crate::settings::Settings;
+use live::LiveReader;
 use memory::Victims;
 use recorder::Recorder;
 use review::{Answer, Request, Review};
@@ -37,7 +41,9 @@ use server::{Trouble, Unserved};
 
 /// The path of eviction reviews.
 pub const EVICTION_PATH: &str = "/validate/eviction";
-/// The path of pod creations.
+/// The path of creations of pods that busy rules select.
+pub const BUSY_PATH: &str = "/mutate/busy";
+/// The path of creations of Deployments' pods.
 pub const PODS_PATH: &str = "/mutate/pods";
 
 /// What the endpoints work with.
@@ -49,7 +55,13 @@ pub struct Handlers {
     /// The configuration in force.
     pub settings: Arc<ArcSwap<Settings>>,
     /// What this replica remembers of victims.
-    pub victims: Victims,
+    pub victims: Victims<belay_decide::hold::Memory>,
+    /// What it remembers of busy ones.
+    pub busy_victims: Victims<belay_decide::busy::eviction::Memory>,
+    /// What each busy rule selects.
+    pub selects: Arc<Vec<Selects>>,
+    /// Reads what an idle pod's state depends on; absent where there is no API server.
+    pub live: Option<LiveReader>,
     /// Where holds are recorded.
     pub recorder: Recorder,
     /// The counters.
@@ -65,22 +77,46 @@ impl Handlers {
     }
 }
 
-type Endpoint = fn(&Handlers, &Request<'_>) -> Answer;
+/// An endpoint.
+#[derive(Clone, Copy)]
+enum Endpoint {
+    Eviction,
+    Pods,
+    Busy,
+}
+
+impl Endpoint {
+    const ALL: [Self; 3] = [Self::Eviction, Self::Pods, Self::Busy];
+
+    fn path(self) -> &'static str {
+        match self {
+            Self::Eviction => EVICTION_PATH,
+            Self::Pods => PODS_PATH,
+            Self::Busy => BUSY_PATH,
+        }
+    }
+
+    async fn answer(self, handlers: &Handlers, request: &Request<'_>) -> Answer {
+        match self {
+            Self::Eviction => eviction::answer(handlers, request).await,
+            Self::Pods => pods::answer(handlers, request),
+            Self::Busy => busy::answer(handlers, request),
+        }
+    }
+}
 
 /// The endpoints.
 pub fn router(handlers: Arc<Handlers>) -> Router {
-    let endpoint = |path: &'static str, endpoint: Endpoint| {
-        post(async move |State(handlers): State<Arc<Handlers>>, headers: HeaderMap, body: Bytes| {
-            respond(&handlers, path, endpoint, &headers, &body)
-        })
-    };
-    Router::new()
-        .route(EVICTION_PATH, endpoint(EVICTION_PATH, eviction::answer))
-        .route(PODS_PATH, endpoint(PODS_PATH, pods::answer))
-        .with_state(handlers)
+    let routes = Endpoint::ALL.into_iter().fold(Router::new(), |routes, endpoint| {
+        let answer = async move |State(handlers): State<Arc<Handlers>>, headers: HeaderMap, body: Bytes| {
+            respond(&handlers, endpoint, &headers, &body).await
+        };
+        routes.route(endpoint.path(), post(answer))
+    });
+    routes.with_state(handlers)
 }
 
-fn respond(handlers: &Handlers, path: &'static str, endpoint: Endpoint, headers: &HeaderMap, body: &[u8]) -> Response {
+async fn respond(handlers: &Handlers, endpoint: Endpoint, headers: &HeaderMap, body: &[u8]) -> Response {
     let started = Instant::now();
     if !is_json(headers.get(header::CONTENT_TYPE)) {
         return refuse("the content type must be application/json");
@@ -90,8 +126,8 @@ fn respond(handlers: &Handlers, path: &'static str, endpoint: Endpoint, headers:
         Err(error) => return refuse(&format!("the body is not an AdmissionReview: {error}")),
     };
     let Some(request) = &review.request else { return refuse("the AdmissionReview has no request") };
-    let answer = endpoint(handlers, request);
-    handlers.metrics.review(path, started.elapsed().as_secs_f64());
+    let answer = endpoint.answer(handlers, request).await;
+    handlers.metrics.review(endpoint.path(), started.elapsed().as_secs_f64());
     reply(&answer, &review, request)
 }
 

@@ -14,9 +14,7 @@ use serde_json::value::RawValue;
 
 use super::Handlers;
 use super::review::{Answer, Request};
-
-/// The annotation that the kubelet puts on the mirror of a static pod: nothing done to it has an effect.
-const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
+use crate::cluster::project_busy::MIRROR_ANNOTATION;
 
 #[derive(Deserialize)]
 struct Pod<'a> {

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use belay_decide::hold::{HoldSpec, hold_name};
+use belay_decide::hold::{HoldReason, HoldSpec, hold_name};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::PostParams;
 use kube::{Api, Client};
@@ -39,7 +39,7 @@ const WRITERS: usize = 8;
 #[derive(Clone, Debug)]
 pub struct Recorder {
     queue: mpsc::Sender<Entry>,
-    waiting: Arc<Mutex<HashSet<String>>>,
+    waiting: Arc<Mutex<HashSet<(String, HoldReason)>>>,
     metrics: Arc<Metrics>,
 }
 
@@ -82,13 +82,13 @@ impl Recorder {
 
     /// Has a hold recorded; returns at once. A hold that waits to be written already is not queued again.
     pub fn record(&self, namespace: &str, spec: HoldSpec) {
-        let uid = spec.victim_uid.clone();
-        if !self.waiting.lock().insert(uid.clone()) {
+        let waiting = (spec.victim_uid.clone(), spec.reason);
+        if !self.waiting.lock().insert(waiting.clone()) {
             return;
         }
         let entry = Entry { namespace: namespace.to_owned(), spec };
         if self.queue.try_send(entry).is_err() {
-            self.waiting.lock().remove(&uid);
+            self.waiting.lock().remove(&waiting);
             self.metrics.record("QueueFull");
         }
     }
@@ -100,7 +100,7 @@ struct Writer {
     client: Client,
     entries: Arc<tokio::sync::Mutex<mpsc::Receiver<Entry>>>,
     rate: Arc<TokenBucket>,
-    waiting: Arc<Mutex<HashSet<String>>>,
+    waiting: Arc<Mutex<HashSet<(String, HoldReason)>>>,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
 }
@@ -116,7 +116,7 @@ impl Writer {
             self.rate.take().await;
             let result = write_with_retries(&self.client, &entry).await;
             self.tell(&entry, &result);
-            self.waiting.lock().remove(&entry.spec.victim_uid);
+            self.waiting.lock().remove(&(entry.spec.victim_uid, entry.spec.reason));
         }
     }
 
@@ -133,7 +133,8 @@ impl Writer {
                 namespace = %entry.namespace,
                 victim = %entry.spec.victim_name,
                 node = %entry.spec.victim_node,
-                deployment = %entry.spec.workload_name,
+                reason = entry.spec.reason.as_str(),
+                workload = %entry.spec.workload.name,
                 evictor = %entry.spec.evictor,
                 deadline = %entry.spec.deadline,
                 "eviction held"
@@ -182,7 +183,7 @@ async fn write(client: &Client, entry: &Entry) -> Result<bool, ApplyError> {
 fn hold(spec: &HoldSpec) -> api::EvictionHold {
     let filled = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
     api::EvictionHold::new(
-        &hold_name(&spec.victim_name, &spec.victim_uid),
+        &hold_name(spec.reason, &spec.victim_name, &spec.victim_uid),
         api::EvictionHoldSpec {
             victim: api::Victim {
                 name: spec.victim_name.clone(),
@@ -190,12 +191,17 @@ fn hold(spec: &HoldSpec) -> api::EvictionHold {
                 node: filled(&spec.victim_node),
                 template_hash: filled(&spec.victim_hash),
             },
-            workload: api::Workload {
-                kind: api::WorkloadKind::Deployment,
-                name: spec.workload_name.clone(),
-                uid: spec.workload_uid.clone(),
+            workload: filled(&spec.workload.name).map(|name| api::Workload {
+                group: filled(&spec.workload.group),
+                kind: spec.workload.kind.clone(),
+                name,
+                uid: spec.workload.uid.clone(),
+            }),
+            reason: match spec.reason {
+                HoldReason::Handover => api::HoldReason::Handover,
+                HoldReason::Busy => api::HoldReason::Busy,
+                HoldReason::Retire => api::HoldReason::Retire,
             },
-            reason: api::HoldReason::Handover,
             evictor: filled(&spec.evictor),
             requested_at: Time(spec.requested_at),
             deadline: Time(spec.deadline),

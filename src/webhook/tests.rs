@@ -40,10 +40,13 @@ impl Webhook {
         let metrics = Arc::new(Metrics::default());
         let (recorder, records) = Recorder::queue(Arc::clone(&metrics));
         let handlers = Handlers {
-            index: Index::new(),
+            index: Index::new(Vec::new()),
             health: Vec::new(),
             settings: Arc::new(ArcSwap::from_pointee(Settings::of(&config, "belay-system"))),
             victims: Victims::default(),
+            busy_victims: Victims::default(),
+            selects: Arc::default(),
+            live: None,
             recorder,
             metrics,
             clock: Clock::start(),

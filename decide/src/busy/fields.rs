@@ -31,6 +31,26 @@ impl Fields {
         self.add(path, Self::All);
     }
 
+    /// What any of them keeps.
+    pub fn union(all: &[Self]) -> Self {
+        let mut union = Self::default();
+        for fields in all {
+            union.merge(fields);
+        }
+        union
+    }
+
+    fn merge(&mut self, other: &Self) {
+        match (&mut *self, other) {
+            (Self::Some(mine), Self::Some(theirs)) => {
+                for (key, below) in theirs {
+                    mine.entry(key.clone()).or_default().merge(below);
+                }
+            }
+            _ => *self = Self::All,
+        }
+    }
+
     fn add(&mut self, path: &[&str], below: Self) {
         let Self::Some(fields) = self else { return };
         match path.split_first() {

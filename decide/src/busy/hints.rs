@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 
 use super::rule::{AutoscalerHint, HintSwitches};
-use crate::ownership::Key;
+use crate::ownership::{Key, Record};
 
 /// When the pod was first seen busy: what bounds how long it counts as busy, for any replica and after any restart.
 pub const BUSY_SINCE: &str = "belay.dev/busy-since";
@@ -49,6 +49,13 @@ pub fn keys() -> [Key; 8] {
         Key::label(REMOVAL_DISABLED),
         Key::label(RESTRICT_SCALE_DOWN),
     ]
+}
+
+/// A record of what Belay wrote has one of these keys.
+pub fn are_in(record: &str) -> bool {
+    let record = Record::parse(Some(record));
+    let keys = keys();
+    record.keys().any(|key| keys.contains(key))
 }
 
 /// What a pod is to be told to the others as.

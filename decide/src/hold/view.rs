@@ -48,7 +48,7 @@ pub struct HoldSpec {
 }
 
 /// Why a victim is held.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HoldReason {
     /// Its replacement is to serve first.
     #[default]

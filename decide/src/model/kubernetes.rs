@@ -64,6 +64,7 @@ impl World {
         let holds: Vec<_> = self.api.holds.iter().collect();
         let avoid = steer::avoid(self.api.deployment.strategy, &self.api.deployment.selector, hash, &holds);
         let view = PodView {
+            marked: false,
             namespace: "shop".into(),
             name: format!("{}-{number}", set.view.name).into(),
             uid: format!("pod{number}-{hash}").into(),

@@ -1,4 +1,4 @@
-//! Which workloads, and policies of which namespaces, changed since the controller last looked.
+//! Which workloads and pods, and policies of which namespaces, changed since the controller last looked.
 //!
 //! A set, not a queue: a workload that changes a hundred times while the controller is busy is looked at once,
 //! and memory is bounded by the number of workloads.
@@ -31,6 +31,28 @@ impl std::fmt::Display for WorkloadKey {
     }
 }
 
+/// A pod by namespace and name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PodKey {
+    /// Its namespace.
+    pub namespace: Box<str>,
+    /// Its name.
+    pub name: Box<str>,
+}
+
+impl PodKey {
+    /// The pod of that name.
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl std::fmt::Display for PodKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
 /// The changed ones.
 #[derive(Clone, Debug, Default)]
 pub struct Dirty {
@@ -41,8 +63,10 @@ pub struct Dirty {
 struct Inner {
     workloads: Mutex<BTreeSet<WorkloadKey>>,
     policies: Mutex<BTreeSet<Box<str>>>,
+    pods: Mutex<BTreeSet<PodKey>>,
     workloads_changed: Notify,
     policies_changed: Notify,
+    pods_changed: Notify,
 }
 
 impl Dirty {
@@ -50,6 +74,12 @@ impl Dirty {
     pub fn workload(&self, key: WorkloadKey) {
         self.inner.workloads.lock().insert(key);
         self.inner.workloads_changed.notify_one();
+    }
+
+    /// This pod is to be looked at.
+    pub fn pod(&self, key: PodKey) {
+        self.inner.pods.lock().insert(key);
+        self.inner.pods_changed.notify_one();
     }
 
     /// The policies of this namespace are to be looked at.
@@ -64,6 +94,16 @@ impl Dirty {
     /// Takes all changed workloads.
     pub fn take_workloads(&self) -> BTreeSet<WorkloadKey> {
         std::mem::take(&mut *self.inner.workloads.lock())
+    }
+
+    /// Takes all changed pods.
+    pub fn take_pods(&self) -> BTreeSet<PodKey> {
+        std::mem::take(&mut *self.inner.pods.lock())
+    }
+
+    /// Waits until a pod changed.
+    pub async fn pods_changed(&self) {
+        self.inner.pods_changed.notified().await;
     }
 
     /// Takes all namespaces whose policies are to be looked at.

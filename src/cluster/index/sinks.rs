@@ -1,10 +1,13 @@
 //! How watched objects get into the cache, and whom each change concerns.
 
+use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
+
 use belay_decide::doom;
-use belay_decide::hold::HoldView;
+use belay_decide::hold::{HoldReason, HoldView};
 use belay_decide::view::{DeploymentView, NodeView, PodView, ReplicaSetView};
 
-use super::{Index, Policy, State, WorkloadKey, insert, remove};
+use super::{Index, PodKey, Policy, State, WorkloadKey, insert, remove};
 use crate::cluster::watch::Sink;
 
 /// A sink that feeds the cache; one for each kind of view.
@@ -25,9 +28,10 @@ trait Kind: Sized {
 
 /// Whom a change concerns.
 #[derive(Default)]
-struct Touched {
-    workloads: Vec<WorkloadKey>,
-    policies: Vec<Box<str>>,
+pub(super) struct Touched {
+    pub(super) workloads: Vec<WorkloadKey>,
+    pub(super) policies: Vec<Box<str>>,
+    pub(super) pods: Vec<PodKey>,
 }
 
 impl Touched {
@@ -50,7 +54,7 @@ impl Touched {
 }
 
 impl Index {
-    fn change<R>(&self, change: impl FnOnce(&mut State, &mut Touched) -> R) -> R {
+    pub(super) fn change<R>(&self, change: impl FnOnce(&mut State, &mut Touched) -> R) -> R {
         let mut touched = Touched::default();
         let result = change(&mut self.state.write(), &mut touched);
         if let Some(dirty) = &self.dirty {
@@ -59,6 +63,9 @@ impl Index {
             }
             for namespace in touched.policies {
                 dirty.policies(&namespace);
+            }
+            for key in touched.pods {
+                dirty.pod(key);
             }
         }
         result
@@ -90,9 +97,11 @@ impl Kind for PodView {
     fn clear(state: &mut State) {
         state.pods.clear();
         state.pods_of.clear();
+        state.busy.marked.clear();
     }
 
     fn put(self, state: &mut State, touched: &mut Touched) {
+        state.mark(PodKey::new(&self.namespace, &self.name), self.marked, touched);
         if let Some(set) = &self.replica_set {
             touched.replica_set(state, set);
             state.pods_of.entry(set.clone()).or_default().insert(self.name.clone());
@@ -110,6 +119,7 @@ impl Kind for PodView {
     }
 
     fn take(self, state: &mut State, touched: &mut Touched) {
+        state.mark(PodKey::new(&self.namespace, &self.name), false, touched);
         if let Some(pod) = remove(&mut state.pods, &self.namespace, &self.name) {
             forget_pod_of(state, &pod, touched);
         }
@@ -269,31 +279,59 @@ impl Kind for HoldView {
     fn clear(state: &mut State) {
         state.holds.clear();
         state.holds_of.clear();
+        state.busy.holds_of.clear();
     }
 
     fn put(self, state: &mut State, touched: &mut Touched) {
-        let key = WorkloadKey::new(&self.namespace, &self.spec.workload_name);
-        state.holds_of.entry(key.clone()).or_default().insert(self.name.as_str().into());
-        touched.policies.push(key.namespace.clone());
-        touched.workloads.push(key);
+        touch_hold(&self, touched);
+        let name: Box<str> = self.name.as_str().into();
+        match self.spec.reason {
+            HoldReason::Handover => state.holds_of.entry(workload_of(&self)).or_default().insert(name),
+            _ => state.busy.holds_of.entry(victim_of(&self)).or_default().insert(name),
+        };
         let (namespace, name) = (self.namespace.clone(), self.name.clone());
         insert(&mut state.holds, &namespace, &name, self);
     }
 
     fn take(self, state: &mut State, touched: &mut Touched) {
-        let key = WorkloadKey::new(&self.namespace, &self.spec.workload_name);
+        touch_hold(&self, touched);
         remove(&mut state.holds, &self.namespace, &self.name);
-        if let Some(names) = state.holds_of.get_mut(&key) {
-            names.remove(self.name.as_str());
-            if names.is_empty() {
-                state.holds_of.remove(&key);
-            }
+        match self.spec.reason {
+            HoldReason::Handover => forget(&mut state.holds_of, &workload_of(&self), &self.name),
+            _ => forget(&mut state.busy.holds_of, &victim_of(&self), &self.name),
         }
-        touched.workloads.push(key);
     }
 
     fn known(state: &State, touched: &mut Touched) {
         touched.all_with_holds(state, None);
         touched.policies.extend(state.policies.keys().cloned());
+        touched.pods.extend(state.busy.holds_of.keys().cloned());
+    }
+}
+
+fn workload_of(hold: &HoldView) -> WorkloadKey {
+    WorkloadKey::new(&hold.namespace, &hold.spec.workload.name)
+}
+
+fn victim_of(hold: &HoldView) -> PodKey {
+    PodKey::new(&hold.namespace, &hold.spec.victim_name)
+}
+
+fn touch_hold(hold: &HoldView, touched: &mut Touched) {
+    match hold.spec.reason {
+        HoldReason::Handover => {
+            touched.policies.push(hold.namespace.as_str().into());
+            touched.workloads.push(workload_of(hold));
+        }
+        _ => touched.pods.push(victim_of(hold)),
+    }
+}
+
+fn forget<K: Eq + Hash>(sets: &mut HashMap<K, BTreeSet<Box<str>>>, key: &K, name: &str) {
+    if let Some(names) = sets.get_mut(key) {
+        names.remove(name);
+        if names.is_empty() {
+            sets.remove(key);
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use belay_decide::handover::Workload;
-use belay_decide::hold::{Facts, HoldView, Phase, hold_name};
+use belay_decide::hold::{Facts, HoldReason, HoldView, Phase, hold_name};
 use belay_decide::view::{PodView, Strategy};
 use jiff::Timestamp;
 use kube::core::{Selector, SelectorExt};
@@ -135,7 +135,7 @@ impl Index {
         let deployment = state.deployment_of(victim);
         let protection = deployment.and_then(|deployment| state.protection(deployment, default));
         let workload = deployment.filter(|_| protection.is_some()).map(|deployment| state.workload(deployment));
-        let hold = get(&state.holds, namespace, &hold_name(&victim.name, &victim.uid))
+        let hold = get(&state.holds, namespace, &hold_name(HoldReason::Handover, &victim.name, &victim.uid))
             .filter(|hold| hold.spec.victim_uid == *victim.uid);
         ask(&Facts { synced, victim: Some(victim), workload: workload.as_ref(), protection: protection.as_ref(), hold })
     }

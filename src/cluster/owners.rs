@@ -1,0 +1,187 @@
+//! Kinds of object that busy rules ask: found by discovery, watched, and read live.
+//!
+//! Such a kind comes with another project's CRD: it may be installed after Belay, change its version, or go. So each
+//! is looked up again from time to time, and its watch begun or ended as the API server serves it. A kind that is not
+//! served is no fault: its rules find no owner.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use belay_decide::busy::GroupKind;
+use kube::api::DynamicObject;
+use kube::core::GroupVersionKind;
+use kube::discovery::{ApiResource, Scope, oneshot};
+use kube::runtime::watcher;
+use kube::{Api, Client};
+use parking_lot::RwLock;
+use tokio_util::sync::CancellationToken;
+
+use super::index::OwnerSink;
+use super::project_busy;
+use super::watch::{self, Health, Sink as _, Watches};
+
+/// How soon after its CRD a kind is found. One small request in so long, and none while it is there.
+const LOOK_FOR: Duration = Duration::from_secs(30);
+
+/// How often a kind that is there is looked up again: versions go over months. A watch that fails meanwhile shows.
+const LOOK_AGAIN: Duration = Duration::from_mins(5);
+
+/// A lookup that takes longer has failed.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A kind as the API server serves it now.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Served {
+    resource: ApiResource,
+    namespaced: bool,
+}
+
+impl Served {
+    /// The objects of a namespace; of the cluster where the kind has none.
+    pub fn api(&self, client: &Client, namespace: &str) -> Api<DynamicObject> {
+        if self.namespaced {
+            Api::namespaced_with(client.clone(), namespace, &self.resource)
+        } else {
+            Api::all_with(client.clone(), &self.resource)
+        }
+    }
+}
+
+/// What is served, by kind. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Resources(Arc<RwLock<HashMap<GroupKind, Served>>>);
+
+impl Resources {
+    /// The kind, where it is served.
+    pub fn of(&self, kind: &GroupKind) -> Option<Served> {
+        self.0.read().get(kind).cloned()
+    }
+
+    fn set(&self, kind: &GroupKind, served: Option<Served>) {
+        let mut all = self.0.write();
+        match served {
+            Some(served) => all.insert(kind.clone(), served),
+            None => all.remove(kind),
+        };
+    }
+}
+
+/// Follows a kind: looks for it, watches it while it is served. Ready when it was seen, or seen not to be served.
+pub fn follow(watches: &Watches, resources: Resources, kind: GroupKind, sink: OwnerSink) -> Health {
+    let what: Arc<str> = kind.to_string().into();
+    let health = Health::new(Arc::clone(&what), watches.metrics.watch_failing(Arc::clone(&what)));
+    let follower = Follower {
+        client: watches.client.clone(),
+        resources,
+        kind,
+        sink,
+        health: health.clone(),
+        stop: watches.stop.clone(),
+    };
+    watches.tasks.spawn("owners", follower.run());
+    health
+}
+
+struct Follower {
+    client: Client,
+    resources: Resources,
+    kind: GroupKind,
+    sink: OwnerSink,
+    health: Health,
+    stop: CancellationToken,
+}
+
+impl Follower {
+    async fn run(mut self) {
+        let mut served: Option<Served> = None;
+        let mut pauses = watch::backoff();
+        while !self.stop.is_cancelled() {
+            let pause = match self.look_up().await {
+                Ok(Some(now)) if served.as_ref() != Some(&now) => {
+                    tracing::info!(kind = %self.kind, version = %now.resource.version, "following owners");
+                    self.resources.set(&self.kind, Some(now.clone()));
+                    served = Some(now);
+                    Duration::ZERO
+                }
+                Ok(Some(_)) => LOOK_AGAIN,
+                Ok(None) => {
+                    if served.take().is_some() {
+                        tracing::warn!(kind = %self.kind, "the API server does not serve owners of this kind any more");
+                        self.resources.set(&self.kind, None);
+                    }
+                    self.sink.replace(Vec::new());
+                    self.health.absent();
+                    LOOK_FOR
+                }
+                Err(problem) => {
+                    self.health.note(&format!("cannot look up the kind: {problem}"));
+                    pauses.next().unwrap_or(LOOK_FOR)
+                }
+            };
+            let Some(now) = &served else {
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    () = self.stop.cancelled() => return,
+                }
+                continue;
+            };
+            pauses = watch::backoff();
+            let stop = self.stop.child_token();
+            let fields = self.sink.fields();
+            let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &now.resource);
+            let project = move |object: &DynamicObject| Some(project_busy::owner(object, &fields));
+            let watching = watch::run(
+                api,
+                watcher::Config::default(),
+                project,
+                self.sink.clone(),
+                self.health.clone(),
+                stop.clone(),
+            );
+            tokio::select! {
+                () = watching => {}
+                // Looked up again beside the watch; it is begun anew only where something changed.
+                () = self.changed(now) => {}
+            }
+            stop.cancel();
+        }
+    }
+
+    /// Waits until the kind is served otherwise than this.
+    async fn changed(&self, served: &Served) {
+        loop {
+            tokio::time::sleep(LOOK_AGAIN).await;
+            match self.look_up().await {
+                Ok(Some(now)) if now == *served => {}
+                Ok(_) => return,
+                Err(problem) => tracing::debug!(kind = %self.kind, %problem, "kind not looked up"),
+            }
+        }
+    }
+
+    async fn look_up(&self) -> Result<Option<Served>, String> {
+        match tokio::time::timeout(LOOKUP_TIMEOUT, look_up(&self.client, &self.kind)).await {
+            Ok(Ok(served)) => Ok(served),
+            Ok(Err(error)) => Err(super::client::describe(&error)),
+            Err(_) => Err(format!("no answer within {} s", LOOKUP_TIMEOUT.as_secs())),
+        }
+    }
+}
+
+/// Looks a kind up in its group's preferred version, or in the best that has it.
+pub async fn look_up(client: &Client, kind: &GroupKind) -> kube::Result<Option<Served>> {
+    let found = if kind.group.is_empty() {
+        let core = GroupVersionKind::gvk("", "v1", &kind.kind);
+        oneshot::pinned_kind(client, &core).await.map(Some)
+    } else {
+        oneshot::group(client, &kind.group).await.map(|group| group.recommended_kind(&kind.kind))
+    };
+    match found {
+        Ok(found) => Ok(found
+            .map(|(resource, capabilities)| Served { resource, namespaced: capabilities.scope == Scope::Namespaced })),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+        Err(kube::Error::Discovery(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,224 @@
+//! What the loops over many objects have in common: look at each when something about it changes or when its time has
+//! come, several at once, and only while leading.
+//!
+//! A loop keeps no state but when to look again. A leader that is new, or did not lead for a while, looks at everything
+//! once.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::Hash;
+use std::time::{Duration, Instant};
+
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use crate::cluster::apply::{ApplyError, Superseded};
+use crate::cluster::clock::Clock;
+use crate::cluster::lease::Leadership;
+use crate::cluster::watch::{Health, synced};
+
+/// How many objects are written at once. Each waits mostly for the API server; the token bucket sets the rate.
+const CONCURRENCY: usize = 16;
+
+/// A watch brings a write back within milliseconds. One that takes this long is broken, or the API server's storage was
+/// put back to an older state; then the conflict is the better answer.
+const SEEN_WITHIN: Duration = Duration::from_secs(30);
+
+/// How soon an object is looked at again after a write failed for no fault of ours.
+pub const RETRY: SignedDuration = SignedDuration::from_secs(2);
+
+/// How soon after a write was refused: somebody must mend rights or objects first.
+const RETRY_REFUSED: SignedDuration = SignedDuration::from_secs(15);
+
+/// Longest sleep, so that a wall clock that jumps forward is noticed in time.
+const LONGEST_SLEEP: Duration = Duration::from_secs(10);
+
+/// A kind of work.
+pub trait Work {
+    /// What is looked at.
+    type Key: Clone + Ord + Hash;
+
+    /// Waits until something changed.
+    fn changed(&self) -> impl Future<Output = ()> + Send;
+    /// Takes what changed.
+    fn take(&self) -> BTreeSet<Self::Key>;
+    /// Has everything looked at.
+    fn touch_all(&self);
+    /// Looks at one; when to look again.
+    fn look(&self, key: &Self::Key) -> impl Future<Output = Option<Timestamp>> + Send;
+    /// The lead was won or lost, or something was looked at.
+    fn observe(&self, leading: bool);
+}
+
+/// Works until `stop`, then ends what it is at.
+pub async fn run<W: Work>(work: W, leadership: &Leadership, health: &[Health], stop: CancellationToken) {
+    let mut wakes = Wakes::default();
+    let mut changes = leadership.changes();
+    if !synced(health, &stop).await {
+        return;
+    }
+    let mut looks = FuturesUnordered::new();
+    let mut busy: HashSet<W::Key> = HashSet::new();
+    let mut due: BTreeSet<W::Key> = BTreeSet::new();
+    // Nothing was looked at yet, or not all.
+    let mut missed = true;
+    loop {
+        let sleep = wakes.sleep(Clock::wall());
+        tokio::select! {
+            () = work.changed() => {}
+            () = tokio::time::sleep(sleep) => {}
+            _ = changes.changed() => {}
+            Some((key, wake)) = looks.next() => {
+                busy.remove(&key);
+                if let Some(at) = wake {
+                    wakes.insert(key, at);
+                }
+            }
+            () = stop.cancelled() => break,
+        }
+        let leading = leadership.is_leader();
+        work.observe(leading);
+        if !leading {
+            // Dirt gathers no dust: the next leader, be it this one again, looks at everything anyway.
+            work.take();
+            due.clear();
+            wakes = Wakes::default();
+            missed = true;
+            continue;
+        }
+        if std::mem::take(&mut missed) {
+            work.touch_all();
+        }
+        let now = Clock::wall();
+        due.append(&mut work.take());
+        due.append(&mut wakes.take_due(now));
+        let room = CONCURRENCY.saturating_sub(busy.len());
+        let free: Vec<_> = due.iter().filter(|key| !busy.contains(*key)).take(room).cloned().collect();
+        for key in free {
+            due.remove(&key);
+            wakes.remove(&key);
+            busy.insert(key.clone());
+            let work = &work;
+            looks.push(async move {
+                let wake = work.look(&key).await;
+                (key, wake)
+            });
+        }
+    }
+    while looks.next().await.is_some() {}
+}
+
+/// When to look at what again, the soonest first.
+struct Wakes<K> {
+    at: BTreeMap<K, Timestamp>,
+    order: BTreeSet<(Timestamp, K)>,
+}
+
+impl<K> Default for Wakes<K> {
+    fn default() -> Self {
+        Self { at: BTreeMap::new(), order: BTreeSet::new() }
+    }
+}
+
+impl<K: Clone + Ord> Wakes<K> {
+    fn insert(&mut self, key: K, at: Timestamp) {
+        self.remove(&key);
+        self.order.insert((at, key.clone()));
+        self.at.insert(key, at);
+    }
+
+    fn remove(&mut self, key: &K) {
+        if let Some(at) = self.at.remove(key) {
+            self.order.remove(&(at, key.clone()));
+        }
+    }
+
+    fn take_due(&mut self, now: Timestamp) -> BTreeSet<K> {
+        let mut due = BTreeSet::new();
+        while self.order.first().is_some_and(|(at, _)| *at <= now) {
+            if let Some((_, key)) = self.order.pop_first() {
+                self.at.remove(&key);
+                due.insert(key);
+            }
+        }
+        due
+    }
+
+    fn sleep(&self, now: Timestamp) -> Duration {
+        let Some((next, _)) = self.order.first() else { return LONGEST_SLEEP };
+        // A moment past the mark, so that the comparison with it holds when we wake.
+        let wait = Duration::try_from(next.duration_since(now)).unwrap_or_default();
+        wait.saturating_add(Duration::from_millis(5)).min(LONGEST_SLEEP)
+    }
+}
+
+/// When to look again after a failed write.
+pub fn again(error: &ApplyError, now: Timestamp) -> Timestamp {
+    // An API server that restarts is back within seconds, and a drain waits for this write.
+    let soon = error.is_benign() || matches!(error, ApplyError::Unreachable { .. });
+    now.saturating_add(if soon { RETRY } else { RETRY_REFUSED }).unwrap_or(Timestamp::MAX)
+}
+
+/// The versions of objects that our own writes have superseded, by what they belong to.
+///
+/// The answer to a write is here before the watch brings the object back. Deciding on the old one in between would
+/// only meet a conflict, so what it belongs to is left alone until what was written is seen.
+pub struct Written<K>(Mutex<HashMap<K, (Instant, Vec<Superseded>)>>);
+
+impl<K> Default for Written<K> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: Clone + Eq + Hash> Written<K> {
+    /// There is nothing to wait for any more.
+    pub fn forget(&self, key: &K) {
+        self.0.lock().remove(key);
+    }
+
+    /// Notes what a write has superseded.
+    pub fn add(&self, key: &K, superseded: Vec<Superseded>) {
+        if !superseded.is_empty() {
+            let mut all = self.0.lock();
+            let (since, known) = all.entry(key.clone()).or_insert_with(|| (Instant::now(), Vec::new()));
+            *since = Instant::now();
+            known.extend(superseded);
+        }
+    }
+
+    /// One of these objects (UID and version) is still seen as it was before our write. Forgets what is seen anew.
+    pub fn is_awaited(&self, key: &K, mut versions: impl Iterator<Item = (String, String)>) -> bool {
+        let mut all = self.0.lock();
+        let Some((since, superseded)) = all.get(key) else { return false };
+        let awaited =
+            versions.any(|(uid, version)| superseded.iter().any(|old| old.uid == uid && old.version == version));
+        if !awaited || since.elapsed() > SEEN_WITHIN {
+            all.remove(key);
+            return false;
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_due_is_taken_once_and_the_soonest_sets_the_sleep() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let mut wakes = Wakes::default();
+        assert_eq!(wakes.sleep(at(0)), LONGEST_SLEEP);
+        wakes.insert("later", at(3));
+        wakes.insert("moved", at(9));
+        wakes.insert("moved", at(2));
+        assert_eq!(wakes.sleep(at(0)), Duration::from_millis(2005));
+        assert_eq!(wakes.take_due(at(2)), BTreeSet::from(["moved"]));
+        assert_eq!(wakes.take_due(at(2)), BTreeSet::new());
+        wakes.remove(&"later");
+        assert_eq!(wakes.sleep(at(0)), LONGEST_SLEEP);
+    }
+}
