@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
@@ -16,6 +17,7 @@ use super::namespace::add_nodes;
 use super::workload::PodInfo;
 use crate::node_agent::Program;
 use crate::plain_http;
+use crate::tools::Tool;
 
 /// Names a `belay` program to test instead of building one.
 const BINARY: &str = "BELAY_BIN";
@@ -51,7 +53,7 @@ impl Belay {
     }
 
     pub(super) async fn install(cluster: &Cluster, values: Value) -> anyhow::Result<Self> {
-        let path = tokio::task::spawn_blocking(binary).await.context("the build of belay was interrupted")??;
+        let path = program().await?;
         let environment =
             [("BELAY_LISTEN", "0.0.0.0:8443".to_owned()), ("BELAY_ADMIN_LISTEN", format!("0.0.0.0:{ADMIN_PORT}"))];
         let environment = environment.map(|(name, value)| (name.to_owned(), value)).to_vec();
@@ -61,7 +63,7 @@ impl Belay {
             add_nodes(cluster, &SYSTEM_NODES.map(str::to_owned), None).await?;
         }
         let belay = Self::of(cluster);
-        belay.helm(&["install", "--create-namespace"], &values).await?;
+        belay.helm(&["upgrade", "--install", "--create-namespace"], &values).await?;
         Ok(belay)
     }
 
@@ -90,6 +92,14 @@ impl Belay {
         let exit = tool.output().await?;
         ensure!(exit.success(), "{exit}\n{}", self.logs());
         Ok(())
+    }
+
+    /// The program at the keyboard of a cluster administrator, as `belay explain …`.
+    ///
+    /// # Errors
+    /// When it cannot be built.
+    pub async fn run<S: AsRef<str>>(&self, args: impl IntoIterator<Item = S>) -> anyhow::Result<Tool> {
+        Ok(self.cluster.tool(&program().await?, args))
     }
 
     /// The pods of the webhook server, those that stay first.
@@ -163,6 +173,14 @@ impl Belay {
         ensure!(status.is_success(), "HTTP {status} from /metrics of {}", pod.name);
         Ok(String::from_utf8_lossy(&body).into_owned())
     }
+}
+
+/// The program under test, the same one for the whole process.
+async fn program() -> anyhow::Result<PathBuf> {
+    static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let once = || PROGRAM.get_or_init(|| binary().map_err(|error| format!("{error:#}"))).clone();
+    let path = tokio::task::spawn_blocking(once).await.context("the build of belay was interrupted")?;
+    path.map_err(|error| anyhow!(error))
 }
 
 fn workspace() -> PathBuf {

@@ -146,7 +146,8 @@ impl Cluster {
         self.tool(&self.0.parts.programs.helm, args)
     }
 
-    fn tool<S: AsRef<str>>(&self, program: &Path, args: impl IntoIterator<Item = S>) -> Tool {
+    /// A program of cluster administrators.
+    pub(super) fn tool<S: AsRef<str>>(&self, program: &Path, args: impl IntoIterator<Item = S>) -> Tool {
         // Their caches and settings go to the work folder: nothing of the user's is read or left behind.
         let home = self.control_plane().folder().join("home");
         Tool::new(self.control_plane().spawner().clone(), program, args)
@@ -186,7 +187,8 @@ impl Cluster {
         namespace::add_nodes(self, names, None).await
     }
 
-    /// Installs the chart with these values on simulated nodes of its own, as a user would.
+    /// Installs the chart with these values on simulated nodes of its own, as a user would, or brings an installed one
+    /// to them.
     ///
     /// # Errors
     /// When Belay's program cannot be built or Helm fails, with what Helm said and the logs of Belay's pods.
