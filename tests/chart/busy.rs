@@ -215,7 +215,7 @@ fn overrides_change_single_keys_of_every_rule_of_their_preset() {
 }
 
 /// Names of the presets that the chart brings, sorted.
-fn presets() -> Vec<String> {
+pub(crate) fn presets() -> Vec<String> {
     let folder = chart::folder().join("files/presets");
     let files = std::fs::read_dir(folder).into_iter().flatten();
     let names = files.filter_map(|file| {
@@ -246,7 +246,7 @@ fn a_preset_is_the_same_as_its_rules_written_out() {
 }
 
 /// The rule that a comment of values.yaml shows with every key.
-fn documented_rule() -> Value {
+pub(crate) fn documented_rule() -> Value {
     let values = chart::read("values.yaml");
     let lines = values.lines().skip_while(|line| !line.starts_with("#   - name:"));
     let lines = lines.map_while(|line| line.strip_prefix("#   "));

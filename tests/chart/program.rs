@@ -4,8 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use belay::config::Config;
-use serde_json::json;
+use serde_json::{Value, json};
 
+use crate::busy;
 use crate::chart::Objects;
 use crate::matrix;
 
@@ -17,19 +18,42 @@ fn read(objects: &Objects) -> Config {
 
 #[test]
 fn the_program_accepts_every_rendered_configuration() {
-    for mut case in matrix::cases().into_iter().filter(|case| case.name != "nothing enabled") {
-        case.values["busyHints"] = json!({});
-        if case.values["evictionHold"]["enabled"] != false {
-            read(&Objects::render(&case.values));
-        }
+    for case in matrix::cases().into_iter().filter(|case| case.name != "nothing enabled") {
+        read(&Objects::render(&case.values));
     }
 }
 
 #[test]
+fn the_program_compiles_the_rules_of_every_preset() {
+    for preset in busy::presets() {
+        let values = json!({ "busyHints": { "enabled": true, "presets": [preset] } });
+        let config = read(&Objects::render(&values));
+        assert!(!config.busy_hints.rules.is_empty(), "{preset}");
+    }
+}
+
+#[test]
+fn the_documented_rule_shows_the_defaults_of_the_program() {
+    let read = |rule: &Value| {
+        let values = json!({ "busyHints": { "enabled": true, "rules": [rule] } });
+        read(&Objects::render(&values)).busy_hints.rules
+    };
+    let shown = busy::documented_rule();
+    let mut short = shown.clone();
+    for key in ["onUnknown", "startupGrace", "idleDebounce", "maxBusy", "hints", "eviction"] {
+        short.as_object_mut().expect("a rule").remove(key).expect("it is shown");
+    }
+    assert_eq!(read(&shown), read(&short));
+}
+
+#[test]
 fn the_program_reads_what_the_values_say() {
-    let mut values = matrix::everything();
-    values["busyHints"] = json!({});
-    let config = read(&Objects::render(&values));
+    let config = read(&Objects::render(&matrix::everything()));
+    let rules: Vec<&str> = config.busy_hints.rules.iter().map(|rule| rule.name.as_str()).collect();
+    assert_eq!(rules, ["runner", "plain", "arc-runner", "arc-job"]);
+    assert_eq!(config.busy_hints.rules[0].max_busy, Duration::from_hours(120));
+    assert_eq!(config.busy_hints.rules[2].namespaces, ["ci"]);
+    assert_eq!(config.busy_hints.rules[2].max_busy, Duration::from_hours(24));
     assert!(config.eviction_hold.enabled);
     assert_eq!(config.eviction_hold.history_ttl, Duration::from_mins(90));
     assert_eq!(config.eviction_hold.excluded_namespaces, ["istio-system", "123"]);
