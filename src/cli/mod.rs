@@ -1,8 +1,10 @@
 //! The command line: one file a subcommand.
 
 mod check_config;
+mod cleanup;
 mod controller;
 mod crds;
+mod explain;
 mod process;
 mod webhook;
 
@@ -33,6 +35,10 @@ enum Command {
         /// The file.
         file: PathBuf,
     },
+    /// Say what Belay sees of an object, what it makes of it, and what that means for everybody else.
+    Explain(explain::ExplainArgs),
+    /// Take away what Belay wrote on pods, and nothing else.
+    Cleanup(cleanup::CleanupArgs),
 }
 
 #[derive(Debug, Args)]
@@ -58,6 +64,12 @@ struct ServerArgs {
     /// The name of the pod that Belay runs in: its identity in leader election and Events.
     #[arg(long, env = "POD_NAME")]
     pod_name: Option<String>,
+    #[command(flatten)]
+    log: LogArgs,
+}
+
+#[derive(Debug, Args)]
+struct LogArgs {
     /// What is logged, as in "info,belay=debug".
     #[arg(long, env = "BELAY_LOG", default_value = "info")]
     log: String,
@@ -82,6 +94,12 @@ impl Cli {
             Command::Controller(args) => process::block_on(controller::run(args)),
             Command::Crds => crds::run(),
             Command::CheckConfig { file } => check_config::run(&file),
+            Command::Explain(args) => {
+                process::start_logging(args.log()).and_then(|()| process::block_on(explain::run(args)))
+            }
+            Command::Cleanup(args) => {
+                process::start_logging(&args.log).and_then(|()| process::block_on(cleanup::run(args)))
+            }
         };
         match result {
             Ok(()) => ExitCode::SUCCESS,

@@ -17,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
-use super::{LogFormat, ServerArgs};
+use super::{LogArgs, LogFormat, ServerArgs};
 use crate::api::{EvictionHold, HandoverPolicy, HandoverPolicySpec};
 use crate::cluster::clock::Clock;
 use crate::cluster::index::{BusyPodSink, Index, IndexSink, LinkedSink, OwnerSink, Policy, Target};
@@ -71,7 +71,7 @@ pub(super) struct Prepared {
 impl Prepared {
     /// Starts logging and reads the file.
     pub(super) fn load(args: &ServerArgs) -> anyhow::Result<Self> {
-        start_logging(args)?;
+        start_logging(&args.log)?;
         let config = Config::load(&args.config).context("--config (BELAY_CONFIG; the chart renders the file)")?;
         let (rules, selects) = config.busy_hints.compile().map_err(|(key, problem)| anyhow!("{key}: {problem}"))?;
         Ok(Self { config, selects: Arc::new(selects), rules })
@@ -140,7 +140,8 @@ pub(super) fn conditions(terminate: &CancellationToken, health: Vec<Health>) -> 
 /// about.
 const QUIET: &str = "kube_client::client=off,kube_runtime::watcher=off";
 
-fn start_logging(args: &ServerArgs) -> anyhow::Result<()> {
+/// Starts logging to standard error.
+pub(super) fn start_logging(args: &LogArgs) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(format!("{QUIET},{}", args.log)).with_context(|| {
         format!("BELAY_LOG: {:?} is not a log filter; write one like info or info,belay=debug", args.log)
     })?;
@@ -252,7 +253,7 @@ fn fill_busy(
 
 /// A policy that a newer version wrote may hold words that this one does not know: it selects nothing and says why,
 /// and the others are read all the same.
-fn policy(policy: &DeserializeGuard<HandoverPolicy>) -> Policy {
+pub(super) fn policy(policy: &DeserializeGuard<HandoverPolicy>) -> Policy {
     let (readable, problem) = match &policy.0 {
         Ok(policy) => (policy.clone(), None),
         Err(invalid) => {
@@ -273,7 +274,8 @@ fn policy(policy: &DeserializeGuard<HandoverPolicy>) -> Policy {
     }
 }
 
-fn hold(hold: &DeserializeGuard<EvictionHold>) -> Option<HoldView> {
+/// A hold that a newer version wrote, and that this one cannot read, is passed over.
+pub(super) fn hold(hold: &DeserializeGuard<EvictionHold>) -> Option<HoldView> {
     match &hold.0 {
         Ok(hold) => Some(project::hold(hold)),
         Err(invalid) => {

@@ -58,7 +58,8 @@ impl Resources {
         self.0.read().get(kind).cloned()
     }
 
-    fn set(&self, kind: &GroupKind, served: Option<Served>) {
+    /// Notes that it is, or is not.
+    pub fn set(&self, kind: &GroupKind, served: Option<Served>) {
         let mut all = self.0.write();
         match served {
             Some(served) => all.insert(kind.clone(), served),

@@ -1,0 +1,251 @@
+//! `belay cleanup`: takes away what Belay wrote on pods, exactly that, and nothing of anybody else's.
+//!
+//! Run by the chart's hooks: before an uninstall, and after an upgrade that switched busy hints off. What writes must
+//! be silent first, or it would put back what is taken away: at an uninstall the controller is scaled to zero and the
+//! mutating webhooks are removed; after an upgrade the controller's rollout is awaited.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use belay_decide::action::ObjectRef;
+use belay_decide::ownership::{Key, MANAGED_ANNOTATION, Record, release};
+use clap::Args;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::core::Selector;
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+
+use super::LogArgs;
+use crate::cluster::apply::{ApplyError, FIELD_MANAGER, bounded, pod_patch};
+use crate::cluster::client;
+use crate::rate::TokenBucket;
+
+/// How long the controller may take to stop, or to roll out: its own termination takes 30 s at most, a rollout pulls an
+/// image.
+const QUIET_WITHIN: Duration = Duration::from_mins(3);
+
+/// Pause between two looks at the controller.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// Passes over all pods. The second finds what a webhook call in flight stamped meanwhile; a pod that changed under our
+/// hands is met again.
+const PASSES: usize = 10;
+
+/// Pods in one page.
+const PAGE: u32 = 500;
+
+/// Writes a second: more than the controller makes, since somebody waits for the uninstall.
+const WRITES_PER_SECOND: u32 = 50;
+
+#[derive(Debug, Args)]
+pub(super) struct CleanupArgs {
+    /// Before that, scale the controller to zero and remove the mutating webhooks, so that nothing writes again: for an
+    /// uninstall.
+    #[arg(long)]
+    stop_controller: bool,
+    /// The namespace that Belay runs in.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "belay-system")]
+    namespace: String,
+    /// The controller's Deployment.
+    #[arg(long, env = "BELAY_CONTROLLER", default_value = "belay-controller")]
+    controller: String,
+    /// The MutatingWebhookConfiguration.
+    #[arg(long, env = "BELAY_MUTATING_CONFIGURATION", default_value = "belay")]
+    mutating_configuration: String,
+    /// Say what would be taken away, and change nothing.
+    #[arg(long, conflicts_with = "stop_controller")]
+    dry_run: bool,
+    #[command(flatten)]
+    pub(super) log: LogArgs,
+}
+
+pub(super) async fn run(args: CleanupArgs) -> anyhow::Result<()> {
+    let client = client::connect().await?;
+    if args.stop_controller {
+        remove_webhooks(&client, &args.mutating_configuration).await?;
+        stop_controller(&client, &args.namespace, &args.controller).await?;
+    } else if !args.dry_run {
+        await_rollout(&client, &args.namespace, &args.controller).await?;
+    }
+    let rate = TokenBucket::new(WRITES_PER_SECOND);
+    let mut cleaned = 0;
+    for _ in 0..PASSES {
+        let pass = pass(&client, &rate, args.dry_run).await?;
+        cleaned += pass.cleaned;
+        if args.dry_run {
+            println!("{} pods would be cleaned; nothing was changed", pass.found);
+            return Ok(());
+        }
+        if pass.found == 0 {
+            println!("{cleaned} pods cleaned");
+            return Ok(());
+        }
+    }
+    bail!(
+        "after {PASSES} passes there are still pods with values of Belay's: something goes on writing them; see the log"
+    )
+}
+
+/// New pods get no hints any more.
+async fn remove_webhooks(client: &Client, name: &str) -> anyhow::Result<()> {
+    let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    match bounded(format!("MutatingWebhookConfiguration {name}"), api.delete(name, &DeleteParams::default())).await {
+        Ok(_) | Err(ApplyError::Gone { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn stop_controller(client: &Client, namespace: &str, name: &str) -> anyhow::Result<()> {
+    let api: Api<Deployment> = Api::namespaced(client.clone(), namespace);
+    let object = || format!("Deployment {namespace}/{name}");
+    let Some(deployment) = bounded(object(), api.get_opt(name)).await? else { return Ok(()) };
+    let zero = Patch::Merge(json!({ "spec": { "replicas": 0 } }));
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    match bounded(object(), api.patch_scale(name, &params, &zero)).await {
+        Ok(_) => {}
+        Err(ApplyError::Gone { .. }) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    }
+    let selector = Selector::try_from(deployment.spec.selector).context("the controller's selector cannot be read")?;
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let of_controller = ListParams::default().labels_from(&selector);
+    eventually(&format!("the pods of {} to end", object()), async || {
+        let left = bounded("the controller's pods".to_owned(), pods.list_metadata(&of_controller)).await?;
+        let names: Vec<_> = left.items.iter().map(ResourceExt::name_any).collect();
+        ensure!(names.is_empty(), "{} are still there", names.join(", "));
+        Ok(())
+    })
+    .await
+}
+
+/// The old configuration's controller may put back what is taken away; it must be gone.
+async fn await_rollout(client: &Client, namespace: &str, name: &str) -> anyhow::Result<()> {
+    let api: Api<Deployment> = Api::namespaced(client.clone(), namespace);
+    let object = format!("Deployment {namespace}/{name}");
+    eventually(&format!("the rollout of {object}"), async || {
+        let Some(deployment) = bounded(object.clone(), api.get_opt(name)).await? else { return Ok(()) };
+        let status = deployment.status.unwrap_or_default();
+        let wanted = deployment.spec.replicas.unwrap_or(1);
+        let observed = status.observed_generation >= deployment.metadata.generation;
+        let (all, updated) = (status.replicas.unwrap_or(0), status.updated_replicas.unwrap_or(0));
+        let terminating = status.terminating_replicas.unwrap_or(0);
+        ensure!(
+            observed && updated >= wanted && all <= updated && terminating == 0,
+            "{updated} of {wanted} replicas are new, {} old ones are left",
+            (all - updated).max(0) + terminating
+        );
+        Ok(())
+    })
+    .await
+}
+
+/// Asks again until it is so. What it waits for comes by other programs' doing, which no watch of one object tells
+/// better than a look twice a second for a minute.
+async fn eventually(what: &str, is_so: impl AsyncFn() -> anyhow::Result<()>) -> anyhow::Result<()> {
+    let started = Instant::now();
+    loop {
+        match is_so().await {
+            Ok(()) => return Ok(()),
+            Err(error) if started.elapsed() >= QUIET_WITHIN => {
+                return Err(error.context(format!("waited {} s for {what}", QUIET_WITHIN.as_secs())));
+            }
+            Err(error) => tracing::debug!(%error, "waiting for {what}"),
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+struct Pass {
+    found: usize,
+    cleaned: usize,
+}
+
+/// Looks at every pod once.
+async fn pass(client: &Client, rate: &TokenBucket, dry_run: bool) -> anyhow::Result<Pass> {
+    let all: Api<Pod> = Api::all(client.clone());
+    let mut page = ListParams::default().limit(PAGE);
+    let mut pass = Pass { found: 0, cleaned: 0 };
+    loop {
+        let pods = bounded("the list of pods".to_owned(), all.list_metadata(&page)).await?;
+        for pod in &pods.items {
+            let Some(changes) = undo(&pod.metadata) else { continue };
+            pass.found += 1;
+            let object = ObjectRef {
+                namespace: pod.namespace().unwrap_or_default(),
+                name: pod.name_any(),
+                uid: pod.uid().unwrap_or_default(),
+                resource_version: pod.resource_version().unwrap_or_default(),
+            };
+            let name = format!("Pod {}/{}", object.namespace, object.name);
+            if dry_run {
+                println!("{name}: {}", changes.keys().map(Key::name).collect::<Vec<_>>().join(", "));
+                continue;
+            }
+            rate.take().await;
+            let api: Api<Pod> = Api::namespaced(client.clone(), &object.namespace);
+            let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+            let patch = Patch::Merge(pod_patch(&object, &changes));
+            match bounded(name, api.patch_metadata(&object.name, &params, &patch)).await {
+                Ok(_) => pass.cleaned += 1,
+                Err(error) if error.is_benign() => tracing::debug!(%error, "meeting it again in the next pass"),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        match pods.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => return Ok(pass),
+        }
+    }
+}
+
+/// What takes ours off a pod, the record included; absent where there is nothing of ours on it.
+fn undo(meta: &ObjectMeta) -> Option<std::collections::BTreeMap<Key, Option<String>>> {
+    let annotations = meta.annotations.as_ref()?;
+    let record = Record::parse(Some(annotations.get(MANAGED_ANNOTATION)?));
+    let labels = meta.labels.iter().flatten().map(|(key, value)| (Key::label(key), value.clone()));
+    let present = annotations.iter().map(|(key, value)| (Key::annotation(key), value.clone())).chain(labels).collect();
+    let mut changes = release(&record, &present);
+    changes.insert(Key::annotation(MANAGED_ANNOTATION), None);
+    Some(changes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meta(value: serde_json::Value) -> ObjectMeta {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn exactly_what_belay_wrote_is_taken_away() {
+        let pod = meta(json!({
+            "labels": {"belay.dev/busy": "true", "app": "x"},
+            "annotations": {
+                "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+                "karpenter.sh/do-not-disrupt": "true",
+                "descheduler.alpha.kubernetes.io/prefer-no-eviction": "changed by somebody",
+                "theirs": "1",
+                "belay.dev/managed": r#"{"cluster-autoscaler.kubernetes.io/safe-to-evict":"false",
+                    "descheduler.alpha.kubernetes.io/prefer-no-eviction":"true","label:belay.dev/busy":"true",
+                    "given-up":null,"gone":"1"}"#,
+            },
+        }));
+        let changes = undo(&pod).expect("there is something of ours");
+        let names: Vec<_> = changes.keys().map(ToString::to_string).collect();
+        let expected = ["belay.dev/managed", "cluster-autoscaler.kubernetes.io/safe-to-evict", "label:belay.dev/busy"];
+        assert_eq!(names, expected);
+        assert!(changes.values().all(Option::is_none));
+    }
+
+    #[test]
+    fn a_pod_without_a_record_is_left_alone() {
+        assert_eq!(undo(&meta(json!({}))), None);
+        let theirs = json!({"annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}});
+        assert_eq!(undo(&meta(theirs)), None);
+    }
+}

@@ -1,0 +1,176 @@
+//! Everything that an explanation is made from, read from the cluster once.
+
+use std::path::Path;
+
+use anyhow::{Context as _, anyhow, bail};
+use belay_decide::busy::{BusyPod, Rule, Seen};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::api::{DynamicObject, ListParams};
+use kube::core::{ApiResource, DeserializeGuard};
+use kube::{Api, Client, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+
+use crate::api::{EvictionHold, HandoverPolicy};
+use crate::cli::process;
+use crate::cluster::client::describe;
+use crate::cluster::clock::Clock;
+use crate::cluster::index::{Index, IndexSink};
+use crate::cluster::owners::{Resources, look_up};
+use crate::cluster::subset::{DeploymentSubset, NodeSubset, PodSubset, ReplicaSetSubset};
+use crate::cluster::watch::Sink;
+use crate::cluster::{project, project_busy};
+use crate::config::Config;
+use crate::settings::Settings;
+use crate::webhook::live::{LiveFacts, LiveReader};
+
+/// By which the chart's objects are found, whatever the release is called.
+const OURS: &str = "app.kubernetes.io/part-of=belay";
+
+/// The file's key in the ConfigMap.
+const CONFIG_KEY: &str = "config.yaml";
+
+/// Belay's configuration: from a file, or as it is in the cluster.
+pub(super) async fn config(client: &Client, file: Option<&Path>, namespace: &str) -> anyhow::Result<Config> {
+    if let Some(file) = file {
+        return Ok(Config::load(file)?);
+    }
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+    let found = maps.list(&ListParams::default().labels(OURS)).await.map_err(|error| anyhow!(describe(&error)));
+    let found = found.with_context(|| {
+        format!("cannot read Belay's configuration in the namespace {namespace}; name a copy with --config")
+    })?;
+    let texts = found.items.into_iter().filter_map(|map| map.data?.remove(CONFIG_KEY)).collect::<Vec<_>>();
+    match texts.as_slice() {
+        [text] => Ok(Config::parse(Path::new("in the cluster"), text)?),
+        [] => {
+            bail!("there is no Belay in the namespace {namespace}; see --belay-namespace, or name a file with --config")
+        }
+        _ => bail!("there are several Belays in the namespace {namespace}; name a file with --config"),
+    }
+}
+
+/// A pod and everything around it.
+pub(super) struct SeenPod {
+    /// The object.
+    pub(super) object: DynamicObject,
+    /// The configuration's settings.
+    pub(super) settings: Settings,
+    /// The handover's side of the cluster.
+    pub(super) index: Index,
+    /// The number of the rule that governs it, with what the rule reads.
+    pub(super) governed: Option<(usize, BusyPod, Result<LiveFacts, String>)>,
+    /// Its holds.
+    pub(super) holds: Vec<belay_decide::hold::HoldView>,
+    /// What could not be read, and why.
+    pub(super) unread: Vec<String>,
+}
+
+impl SeenPod {
+    /// The rule that governs the pod, and what its state is read from; without its owner where that could not be read.
+    pub(super) fn seen(&self) -> Option<(&Rule, Seen<'_>)> {
+        let (number, pod, live) = self.governed.as_ref()?;
+        let rule = self.index.rules().get(*number)?;
+        let seen = match live {
+            Ok(live) => live.seen(rule),
+            Err(_) => Seen { pod, owner: belay_decide::busy::Found::Missing, linked: Vec::new() },
+        };
+        Some((rule, seen))
+    }
+}
+
+/// Reads a pod and everything around it.
+pub(super) async fn pod(
+    client: &Client,
+    config: &Config,
+    belay_namespace: &str,
+    namespace: &str,
+    name: &str,
+) -> anyhow::Result<SeenPod> {
+    let pods: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &ApiResource::erase::<Pod>(&()));
+    let object = pods
+        .get(name)
+        .await
+        .map_err(|error| anyhow!(describe(&error)))
+        .with_context(|| format!("cannot read the pod {namespace}/{name}"))?;
+    let (rules, selects) = config.busy_hints.compile().map_err(|(key, problem)| anyhow!("{key}: {problem}"))?;
+    let settings = Settings::of(config, belay_namespace);
+    let labels = object.labels();
+    let excluded = settings.rules.excluded_namespaces.iter().any(|excluded| excluded == namespace);
+    let number = selects.iter().position(|selects| !excluded && selects.matches(namespace, labels));
+    let index = Index::new(rules);
+
+    let mut reading = Reading { client, namespace, unread: Vec::new() };
+    reading.fill(&index, config.eviction_hold.enabled).await;
+    let governed = match number.and_then(|number| Some((number, index.rules().get(number)?))) {
+        Some((number, rule)) => {
+            let pod = project_busy::pod(&object, rule, Clock::wall());
+            let live = reading.live(rule, &pod).await;
+            if let Err(problem) = &live {
+                reading.unread.push(format!("what rule {} asks: {problem}", rule.spec.name));
+            }
+            Some((number, pod, live))
+        }
+        None => None,
+    };
+    let uid = object.uid().unwrap_or_default();
+    let holds = reading.list::<DeserializeGuard<EvictionHold>>("EvictionHolds").await;
+    let mut holds: Vec<_> = holds.into_iter().filter_map(|hold| Some(project::hold(&hold.0.ok()?))).collect();
+    holds.retain(|hold| hold.spec.victim_uid == uid);
+    Ok(SeenPod { object, settings, index, governed, holds, unread: reading.unread })
+}
+
+struct Reading<'a> {
+    client: &'a Client,
+    namespace: &'a str,
+    unread: Vec<String>,
+}
+
+impl Reading<'_> {
+    /// Fills the cache with what decisions about handovers read in this namespace.
+    async fn fill(&mut self, index: &Index, handovers: bool) {
+        let mut sink = IndexSink(index.clone());
+        let pods: Vec<PodSubset> = self.list("pods").await;
+        sink.replace(pods.iter().map(project::pod).collect());
+        let holds = self.list::<DeserializeGuard<EvictionHold>>("EvictionHolds").await;
+        sink.replace(holds.iter().filter_map(process::hold).collect());
+        if !handovers {
+            return;
+        }
+        let sets: Vec<ReplicaSetSubset> = self.list("ReplicaSets").await;
+        sink.replace(sets.iter().map(project::replica_set).collect());
+        let deployments: Vec<DeploymentSubset> = self.list("Deployments").await;
+        sink.replace(deployments.iter().map(project::deployment).collect());
+        let policies = self.list::<DeserializeGuard<HandoverPolicy>>("HandoverPolicies").await;
+        sink.replace(policies.iter().map(process::policy).collect());
+        match Api::<NodeSubset>::all(self.client.clone()).list(&ListParams::default()).await {
+            Ok(nodes) => sink.replace(nodes.items.iter().map(project::node).collect()),
+            Err(error) => self.unread.push(format!("nodes: {}", describe(&error))),
+        }
+    }
+
+    async fn list<K>(&mut self, what: &str) -> Vec<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+    {
+        match Api::<K>::namespaced(self.client.clone(), self.namespace).list(&ListParams::default()).await {
+            Ok(list) => list.items,
+            // Without the CRDs there are none.
+            Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
+            Err(error) => {
+                self.unread.push(format!("{what}: {}", describe(&error)));
+                Vec::new()
+            }
+        }
+    }
+
+    async fn live(&self, rule: &Rule, pod: &BusyPod) -> Result<LiveFacts, String> {
+        let resources = Resources::default();
+        let kinds = rule.spec.owner.iter().flat_map(|owner| owner.through.iter().chain([&owner.kind]));
+        for kind in kinds {
+            let served = look_up(self.client, kind).await.map_err(|error| describe(&error))?;
+            resources.set(kind, served);
+        }
+        LiveReader::new(self.client.clone(), resources).read(rule, pod, Clock::wall()).await
+    }
+}
