@@ -264,6 +264,7 @@ impl Context<'_> {
 pub(super) fn awaited(rule: &Rule, verdict: &Verdict) -> String {
     let name = &rule.spec.name;
     match (&verdict.because, verdict.state) {
+        (Because::PodFinished, _) => "it has ended".to_owned(),
         (Because::OwnerMissing, _) => format!("its owner is missing, so it counts as busy (rule {name}, onUnknown)"),
         (Because::Failed(index, error), _) => {
             format!("whether it is busy is unknown, so it counts as busy (rule {name}, states[{index}]: {error})")

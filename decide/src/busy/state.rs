@@ -116,6 +116,8 @@ pub struct Verdict {
 /// What decided a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Because {
+    /// The pod has ended, whatever its owner says.
+    PodFinished,
     /// The expression of this number, from 0.
     Expression(usize),
     /// No expression is true.
@@ -147,6 +149,9 @@ const READ_AGAIN: SignedDuration = SignedDuration::from_secs(30);
 /// Reads a pod's state.
 pub fn judge(rule: &Rule, seen: &Seen<'_>, now: Timestamp) -> Verdict {
     let pod = seen.pod;
+    if pod.is_finished() {
+        return Verdict { state: State::Done, because: Because::PodFinished, changes_at: None };
+    }
     let owner = match seen.owner {
         Found::NotAsked => None,
         Found::Owner(owner) => Some(current(rule, owner, pod.created)),

@@ -109,6 +109,7 @@ fn state(pod: &SeenPod, now: Timestamp) -> Option<StateReport> {
     let verdict = judge(rule, &seen, now);
     let text = |index: usize| rule.states.get(index).map(|(_, expression)| expression.text().to_owned());
     let (because, expression) = match &verdict.because {
+        Because::PodFinished => ("the pod has ended".to_owned(), None),
         Because::Expression(index) => (format!("states[{index}] is true"), text(*index)),
         Because::Failed(index, error) => {
             (format!("states[{index}] gave no answer ({error}), so onUnknown decides"), text(*index))

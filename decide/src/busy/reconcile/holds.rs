@@ -49,7 +49,7 @@ fn went(input: &Input<'_>, hold: &HoldView) -> Vec<Action> {
     let status = HoldStatus {
         phase: Phase::Completed,
         reason: outcome.as_str().to_owned(),
-        message: format!("{} is gone", hold.spec.victim_name),
+        message: format!("{} is gone, or no busy rule governs it any more", hold.spec.victim_name),
         outcome: Some(outcome),
         released_at: hold.status.released_at.or(Some(input.now)),
         completed_at: Some(input.now),
