@@ -21,8 +21,8 @@ pub const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 /// What is kept of owners of one kind.
 #[derive(Clone, Debug, Default)]
 pub struct OwnerFields {
-    /// What each rule that asks this kind reads.
-    pub read: Vec<Fields>,
+    /// What the rules that ask this kind read.
+    pub read: Fields,
     /// Whose time of writing is wanted.
     pub job_fields: Vec<String>,
 }
@@ -127,7 +127,7 @@ pub fn owner(object: &DynamicObject, fields: &OwnerFields) -> Owner {
         terminating: meta.deletion_timestamp.is_some(),
         controller: controller(meta),
         written: written.collect(),
-        object: Fields::union(&fields.read).of(&whole),
+        object: fields.read.of(&whole),
     }
 }
 
@@ -170,8 +170,7 @@ mod tests {
     fn an_owner_keeps_what_is_read_and_when_its_job_was_written() {
         let mut read = Fields::default();
         read.keep(&["status", "jobId"]);
-        let fields =
-            OwnerFields { read: vec![read], job_fields: vec!["status.jobId".into(), "status.workflowRunId".into()] };
+        let fields = OwnerFields { read, job_fields: vec!["status.jobId".into(), "status.workflowRunId".into()] };
         let owner = owner(&runner(), &fields);
         assert_eq!(owner.object, json!({"status": {"jobId": "7"}}));
         let at: Timestamp = "2026-11-30T11:00:00Z".parse().unwrap();
@@ -180,7 +179,7 @@ mod tests {
 
     #[test]
     fn an_expression_sees_no_managed_fields() {
-        let owner = owner(&runner(), &OwnerFields { read: vec![Fields::All], job_fields: vec![] });
+        let owner = owner(&runner(), &OwnerFields { read: Fields::All, job_fields: vec![] });
         assert_eq!(owner.object["metadata"], json!({"name": "r-1", "namespace": "ci", "uid": "u"}));
         assert_eq!(owner.object["status"]["phase"], "Running");
     }

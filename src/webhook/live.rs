@@ -82,7 +82,7 @@ impl LiveReader {
 
     async fn owner(&self, rule: &Rule, pod: &BusyPod) -> kube::Result<Option<Owner>> {
         let Some(asked) = &rule.spec.owner else { return Ok(None) };
-        let fields = OwnerFields { read: vec![rule.owner_fields.clone()], job_fields: asked.job_fields.clone() };
+        let fields = OwnerFields { read: rule.owner_fields.clone(), job_fields: asked.job_fields.clone() };
         let mut controller = pod.controller.clone();
         if let Some(through) = &asked.through {
             let step = self.get(through, pod, controller.as_ref(), &OwnerFields::default()).await?;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use cel::common::ast::{Expr, IdedExpr, LiteralValue};
 use serde_json::{Map, Value as Json};
 
-use super::expression::parts;
+use super::expression::{ORDERED, parts};
 
 /// Fields of an object. A list is as its elements: `Some` of a list keeps those fields of each.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl Fields {
     }
 
     /// What any of them keeps.
-    pub fn union(all: &[Self]) -> Self {
+    pub fn union<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
         let mut union = Self::default();
         for fields in all {
             union.merge(fields);
@@ -103,6 +103,8 @@ fn path_of(expression: &IdedExpr, scope: &mut Scope, fields: &mut Fields) -> Opt
             }
             Some(path)
         }
+        // What a loop goes through.
+        Expr::Call(call) if call.func_name == ORDERED => path_of(call.args.first()?, scope, fields),
         Expr::Call(call) if call.func_name == cel::common::ast::operators::INDEX => {
             let [operand, index] = call.args.as_slice() else { return parts_of(expression, scope, fields) };
             match &index.expr {

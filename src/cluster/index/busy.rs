@@ -290,13 +290,13 @@ pub struct OwnerSink {
 impl OwnerSink {
     /// What is kept of an owner of this kind: what any rule reads.
     pub fn fields(&self) -> OwnerFields {
-        let mut fields = OwnerFields::default();
-        let rules = self.index.rules.iter().filter_map(|rule| Some((rule, rule.spec.owner.as_ref()?)));
-        for (rule, owner) in rules.filter(|(_, owner)| owner.kind == self.kind) {
-            fields.read.push(rule.owner_fields.clone());
-            fields.job_fields.extend(owner.job_fields.iter().cloned());
+        let asks = |rule: &&Rule| rule.spec.owner.as_ref().is_some_and(|owner| owner.kind == self.kind);
+        let rules: Vec<_> = self.index.rules.iter().filter(asks).collect();
+        let job_fields = rules.iter().filter_map(|rule| rule.spec.owner.as_ref()).flat_map(|owner| &owner.job_fields);
+        OwnerFields {
+            job_fields: job_fields.cloned().collect(),
+            read: Fields::union(rules.iter().map(|rule| &rule.owner_fields)),
         }
-        fields
     }
 }
 
@@ -343,7 +343,7 @@ impl LinkedSink {
     /// What is kept of a linked pod: what any rule reads.
     pub fn fields(&self) -> Fields {
         let rules = self.index.rules.iter().filter(|rule| rule.spec.linked_label.as_deref() == Some(&*self.label));
-        Fields::union(&rules.map(|rule| rule.linked_fields.clone()).collect::<Vec<_>>())
+        Fields::union(rules.map(|rule| &rule.linked_fields))
     }
 }
 
