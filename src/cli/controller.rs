@@ -27,7 +27,19 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("cannot listen on BELAY_ADMIN_LISTEN {}", args.admin_listen))?;
     let Process {
-        client, config, resources, settings, index, health, metrics, tasks, watches, terminate, stop, ..
+        client,
+        config,
+        resources,
+        settings,
+        index,
+        health,
+        busy_health,
+        metrics,
+        tasks,
+        watches,
+        terminate,
+        stop,
+        ..
     } = process;
     let leadership = Arc::new(Leadership::default());
 
@@ -74,7 +86,7 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
         settings: Arc::clone(&settings),
         leadership: Arc::clone(&leadership),
         metrics: Arc::clone(&metrics),
-        health: health.clone(),
+        health: health.iter().chain(&busy_health).cloned().collect(),
         written: Written::default(),
         remembered: busy::Remembered::default(),
     });
@@ -103,7 +115,7 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
         tasks.spawn("certificates", certificates.run(terminate.clone())),
     ];
     loops.extend(busy.map(|busy| tasks.spawn("busy pods", busy.run(terminate.clone()))));
-    let admin = Admin { conditions: Arc::new(conditions(&terminate, health)), metrics };
+    let admin = Admin { conditions: Arc::new(conditions(&terminate, health, busy_health)), metrics };
     let serving = tokio::spawn(admin::serve(admin_listener, admin, stop.clone()));
 
     let failed = tokio::select! {

@@ -51,6 +51,8 @@ pub(super) struct Process {
     pub(super) settings: Arc<ArcSwap<Settings>>,
     pub(super) index: Index,
     pub(super) health: Vec<Health>,
+    /// The watches that only busy rules need.
+    pub(super) busy_health: Vec<Health>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) tasks: Tasks,
     pub(super) watches: Watches,
@@ -91,9 +93,9 @@ impl Process {
         let watches =
             Watches { client: client.clone(), tasks: tasks.clone(), metrics: metrics.clone(), stop: stop.clone() };
         let resources = Resources::default();
-        let mut health = fill(&watches, &index, config.eviction_hold.enabled || !config.busy_hints.enabled);
+        let health = fill(&watches, &index, config.eviction_hold.enabled || !config.busy_hints.enabled);
         let excluded = config.rules(&args.namespace).excluded_namespaces;
-        health.extend(fill_busy(&watches, &index, &resources, &selects, &excluded));
+        let busy_health = fill_busy(&watches, &index, &resources, &selects, &excluded);
         let touched = index.clone();
         tasks.spawn(
             "configuration",
@@ -118,6 +120,7 @@ impl Process {
             settings,
             index,
             health,
+            busy_health,
             metrics,
             tasks,
             watches,
@@ -127,12 +130,19 @@ impl Process {
     }
 }
 
-/// What must be so for a server to be ready: it is not ending, and its caches are filled.
-pub(super) fn conditions(terminate: &CancellationToken, health: Vec<Health>) -> Vec<Condition> {
+/// What must be so for a server to be ready: it is not ending, and its caches are filled. Those for busy rules are
+/// waited for only until it is known that they cannot be filled, such as for want of a right: one wrong rule must not
+/// take down the rest.
+pub(super) fn conditions(
+    terminate: &CancellationToken,
+    health: Vec<Health>,
+    busy_health: Vec<Health>,
+) -> Vec<Condition> {
     let terminating = terminate.clone();
     let serving = move || if terminating.is_cancelled() { Err("shutting down".to_owned()) } else { Ok(()) };
     let caches = health.into_iter().map(|health| -> Condition { ("cache", Arc::new(move || health.ready())) });
-    std::iter::once::<Condition>(("serving", Arc::new(serving))).chain(caches).collect()
+    let busy = busy_health.into_iter().map(|health| -> Condition { ("cache", Arc::new(move || health.settled())) });
+    std::iter::once::<Condition>(("serving", Arc::new(serving))).chain(caches).chain(busy).collect()
 }
 
 /// What is not logged unless asked for by name: kube tells of every failed request and every broken watch before the

@@ -80,6 +80,11 @@ impl Health {
         }
     }
 
+    /// `Err` with one line while it is not known yet whether the watch can be complete.
+    pub fn settled(&self) -> Result<(), String> {
+        if self.state.lock().trouble.is_some() { Ok(()) } else { self.ready() }
+    }
+
     /// There is nothing to be seen, for now: nothing is missing.
     pub fn absent(&self) {
         self.failing.set(0);

@@ -33,11 +33,17 @@ pub async fn answer(handlers: &Handlers, request: &Request<'_>) -> Answer {
         Some(Step::Pass(passed)) => Some(passed),
         Some(Step::ReadLive) | None => None,
     };
-    let answer = match (ask_policy(handlers, &settings, &asked), passed) {
+    let unprotected = match passed {
         // No policy protects it: then it is the rule that let it go.
-        (None | Some(Decided::Allow(Allowed::NotProtected)), Some(Passed::Idle)) => Decided::Allow(Allowed::Idle),
-        (None, _) => return Answer::default(),
-        (Some(answer), _) => answer,
+        Some(Passed::Idle) => Allowed::Idle,
+        // A rule may govern it, and nobody knows: fail open, and say so.
+        None if !handlers.is_busy_synced() => Allowed::NotSynced,
+        _ => Allowed::NotProtected,
+    };
+    let answer = match ask_policy(handlers, &settings, &asked) {
+        None if unprotected == Allowed::NotProtected => return Answer::default(),
+        None | Some(Decided::Allow(Allowed::NotProtected)) => Decided::Allow(unprotected),
+        Some(answer) => answer,
     };
     reply(handlers, &asked, answer)
 }
@@ -45,7 +51,7 @@ pub async fn answer(handlers: &Handlers, request: &Request<'_>) -> Answer {
 /// Asks the busy rule that governs the pod; absent where none does.
 async fn ask_rule(handlers: &Handlers, settings: &Settings, asked: &hold::Request<'_>) -> Option<Step> {
     let excluded = settings.rules.excluded_namespaces.iter().any(|namespace| namespace == asked.namespace);
-    if excluded || !handlers.is_synced() || handlers.index.rules().is_empty() {
+    if excluded || !handlers.is_busy_synced() || handlers.index.rules().is_empty() {
         return None;
     }
     let key = PodKey::new(asked.namespace, asked.name);

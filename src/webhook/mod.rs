@@ -52,6 +52,8 @@ pub struct Handlers {
     pub index: Index,
     /// The watches that fill it.
     pub health: Vec<Health>,
+    /// The watches that only busy rules need.
+    pub busy_health: Vec<Health>,
     /// The configuration in force.
     pub settings: Arc<ArcSwap<Settings>>,
     /// What this replica remembers of victims.
@@ -71,9 +73,14 @@ pub struct Handlers {
 }
 
 impl Handlers {
-    /// All caches are filled.
+    /// The caches that decisions about handovers need are filled.
     pub fn is_synced(&self) -> bool {
         self.health.iter().all(Health::is_synced)
+    }
+
+    /// The caches that busy rules need are filled.
+    pub fn is_busy_synced(&self) -> bool {
+        self.is_synced() && self.busy_health.iter().all(Health::is_synced)
     }
 }
 

@@ -42,6 +42,7 @@ impl Webhook {
         let handlers = Handlers {
             index: Index::new(Vec::new()),
             health: Vec::new(),
+            busy_health: Vec::new(),
             settings: Arc::new(ArcSwap::from_pointee(Settings::of(&config, "belay-system"))),
             victims: Victims::default(),
             busy_victims: Victims::default(),

@@ -242,7 +242,7 @@ impl Context<'_> {
                     Found::Owner(owner) => format!("its owner {}", owner.name),
                     Found::Missing | Found::NotAsked => "its owner".to_owned(),
                 };
-                ("OwnerRetiring", format!("it is idle, and {owner} is to retire it"))
+                ("OwnerRetiring", format!("{owner} is to retire it"))
             }
             (Wait::Job, Read::Failed(why)) => {
                 ("PodStateUnknown", format!("whether it is busy cannot be read ({why}), so it counts as busy"))
