@@ -1,20 +1,32 @@
 //! One CEL expression of a rule: compiled within bounds, evaluated within bounds.
 //!
 //! The `cel` crate knows no cost budget, and its parser recurses deeply. So an expression is bounded before it is
-//! parsed (length), after (depth, nested loops, names), and whenever it runs (size of what it reads): by then a
-//! single evaluation is at most some thousand steps. Expressions come from the platform's configuration, not from
-//! the users of a cluster; the bounds keep an honest mistake from becoming an outage.
+//! parsed (length), after (depth, work, names), and whenever it runs (size of what it reads): by then a single
+//! evaluation is at most a fraction of a second, mostly some microseconds. Expressions come from the platform's
+//! configuration, not from the users of a cluster; the bounds keep an honest mistake from becoming an outage.
+//!
+//! It also walks through a map in another order each time, so that an expression that fails for one of its keys would
+//! fail now and then. Here loops have an order: that of the keys.
 
+mod names;
+mod shape;
+
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, LazyLock};
 
-use cel::common::ast::{EntryExpr, Expr, IdedExpr, LiteralValue};
-use cel::{Context, Env, Program, Value};
+use cel::common::ast::{CallExpr, Expr, IdedExpr, LiteralValue};
+use cel::common::types::{self, CelList, CelMap, CelType};
+use cel::common::value::Val;
+use cel::parser::Parser;
+use cel::{Context, Env, ExecutionError, Value};
 use jiff::Timestamp;
 use serde_json::Value as Json;
 use thiserror::Error;
 
+use self::names::{Names, position};
+pub(super) use self::shape::parts;
 use super::fields::{self, Fields};
 
 /// Longest expression, in bytes. The longest of the presets has about 400.
@@ -24,12 +36,15 @@ pub const MAX_LENGTH: usize = 2048;
 /// that a thread has. (Chains of `&&` and `||` are balanced by the parser and hardly count.)
 const MAX_DEPTH: usize = 32;
 
-/// Loops within loops (`exists` within `exists`).
-const MAX_LOOPS: usize = 2;
-
-/// Longest list or map that an expression reads. With [`MAX_LOOPS`] it bounds the steps; no status or pod that a rule
-/// could be about has more entries.
+/// Longest list or map that an expression reads, and what the work of loops is reckoned with. No status or pod that a
+/// rule could be about has more entries.
 const MAX_ENTRIES: usize = 256;
+
+/// Values in all that an expression reads: 256 pods with 64 fields each, where a whole pod has some hundred.
+const MAX_VALUES: usize = 16_384;
+
+/// Longest text of an error that is kept: it stands in answers to drainers and in the status of holds.
+const MAX_PROBLEM: usize = 200;
 
 /// What the parser may take: it uses up to 100 KiB for each level of nesting. Only pages that it touches are real, and
 /// they are given back at once.
@@ -65,8 +80,16 @@ const FUNCTIONS: &[&str] = &[
 /// What an expression may read.
 pub(super) const VARIABLES: [&str; 4] = ["pod", "owner", "linked", "now"];
 
+/// The function that puts what a loop goes through in order. No expression can name it.
+pub(super) const ORDERED: &str = "@ordered";
+
 /// Making the environment is most of the cost of a small evaluation.
-static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
+static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| {
+    let mut environment = Env::stdlib();
+    // It fails for a name that is taken, and this one cannot be.
+    let _ = environment.add_overload(ORDERED, "ordered", vec![types::DYN_TYPE], ordered);
+    Arc::new(environment)
+});
 
 /// Why an expression is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -87,12 +110,16 @@ pub enum CompileError {
     /// It nests too deeply.
     #[error("it nests deeper than {MAX_DEPTH} levels")]
     TooDeep,
-    /// It loops too often within loops.
-    #[error("it has more than {MAX_LOOPS} loops (exists, all, map, filter) within each other")]
-    TooManyLoops,
+    /// It could take too long.
+    #[error(
+        "it is too much work on lists of {MAX_ENTRIES} entries: put no map or filter into a loop, no matches into two, and no more than one exists, exists_one or all into another"
+    )]
+    TooMuchWork,
     /// A name that means nothing here.
-    #[error("column {column}: {name} is not known; an expression reads {known}")]
+    #[error("line {line}, column {column}: {name} is not known; an expression reads {known}")]
     UnknownName {
+        /// From 1.
+        line: usize,
         /// From 1.
         column: usize,
         /// The name.
@@ -101,8 +128,10 @@ pub enum CompileError {
         known: String,
     },
     /// A function that does not exist.
-    #[error("column {column}: there is no function {name}")]
+    #[error("line {line}, column {column}: there is no function {name}")]
     UnknownFunction {
+        /// From 1.
+        line: usize,
         /// From 1.
         column: usize,
         /// Its name.
@@ -120,7 +149,9 @@ pub enum CompileError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum EvaluationError {
     /// What it reads is too large.
-    #[error("a list or map that it reads has more than {MAX_ENTRIES} entries")]
+    #[error(
+        "what it reads is too large: {MAX_ENTRIES} entries of a list or map and {MAX_VALUES} values in all are allowed"
+    )]
     TooLarge,
     /// It failed, such as for a field that is absent.
     #[error("{0}")]
@@ -150,7 +181,8 @@ pub struct Inputs<'a> {
 #[derive(Debug)]
 pub struct Expression {
     text: String,
-    program: Program,
+    /// Its loops go through what [`ORDERED`] gives them.
+    root: IdedExpr,
     reads: BTreeSet<&'static str>,
 }
 
@@ -160,25 +192,30 @@ impl Expression {
         if text.len() > MAX_LENGTH {
             return Err(CompileError::TooLong(text.len()));
         }
-        let program = parse(text)?;
-        let mut names = Names::default();
-        names.collect(program.expression(), &mut Vec::new());
-        let unknown = names.variables.iter().filter(|name| !known.contains(&name.as_str()));
-        // The first mistake of the text is told first.
-        if let Some((column, name)) = unknown.map(|name| (position(text, name), name)).min() {
-            return Err(CompileError::UnknownName { column, name: name.clone(), known: known.join(", ") });
+        let mut root = parse(text)?;
+        let names = Names::of(&root);
+        let first = |unknown: &mut dyn Iterator<Item = &String>, called| {
+            // The first mistake of the text is told first.
+            unknown.map(|name| (position(text, name, called), name.clone())).min()
+        };
+        if let Some(((line, column), name)) =
+            first(&mut names.variables.iter().filter(|name| !is_known(known, name)), false)
+        {
+            return Err(CompileError::UnknownName { line, column, name, known: known.join(", ") });
         }
-        let unknown = names.functions.iter().filter(|name| !FUNCTIONS.contains(&name.as_str()));
-        if let Some((column, name)) = unknown.map(|name| (position(text, name), name)).min() {
-            return Err(CompileError::UnknownFunction { column, name: name.clone() });
+        if let Some(((line, column), name)) =
+            first(&mut names.functions.iter().filter(|name| !FUNCTIONS.contains(&name.as_str())), true)
+        {
+            return Err(CompileError::UnknownFunction { line, column, name });
         }
         let reads = known.iter().copied().filter(|name| names.variables.contains(*name)).collect();
-        match &program.expression().expr {
+        match &root.expr {
             Expr::Literal(LiteralValue::Boolean(_)) => {}
-            Expr::Literal(_) | Expr::List(_) | Expr::Map(_) | Expr::Struct(_) => return Err(CompileError::Constant),
+            Expr::Literal(_) | Expr::List(_) | Expr::Map(_) => return Err(CompileError::Constant),
             _ => {}
         }
-        Ok(Self { text: text.to_owned(), program, reads })
+        order(&mut root);
+        Ok(Self { text: text.to_owned(), root, reads })
     }
 
     /// As it was written.
@@ -193,13 +230,14 @@ impl Expression {
 
     /// Adds to `fields` what it reads of `variable`.
     pub(super) fn add_fields(&self, variable: &str, fields: &mut Fields) {
-        fields::collect(self.program.expression(), variable, fields);
+        fields::collect(&self.root, variable, fields);
     }
 
     /// Evaluates.
     pub fn evaluate(&self, inputs: &Inputs<'_>) -> Result<bool, EvaluationError> {
-        let linked = inputs.linked.iter().copied();
-        if inputs.linked.len() > MAX_ENTRIES || linked.chain([inputs.pod]).chain(inputs.owner).any(is_too_large) {
+        let mut room = MAX_VALUES;
+        let mut all = inputs.linked.iter().copied().chain([inputs.pod]).chain(inputs.owner);
+        if inputs.linked.len() > MAX_ENTRIES || !all.all(|json| fits(json, &mut room)) {
             return Err(EvaluationError::TooLarge);
         }
         catch_unwind(AssertUnwindSafe(|| self.run(inputs))).unwrap_or(Err(EvaluationError::Broken))
@@ -221,21 +259,29 @@ impl Expression {
             let now = chrono::DateTime::from_timestamp(inputs.now.as_second(), 0).unwrap_or_default();
             context.add_variable_from_value("now", Value::Timestamp(now.fixed_offset()));
         }
-        match self.program.execute(&context) {
+        match context.resolve(&self.root) {
             Ok(Value::Bool(answer)) => Ok(answer),
             Ok(other) => Err(EvaluationError::NotABoolean(other.type_of().to_string())),
-            Err(error) => Err(EvaluationError::Failed(error.to_string())),
+            Err(error) => Err(EvaluationError::Failed(describe(error))),
         }
     }
 }
 
+/// One of the variables, or the name of a type.
+fn is_known(known: &[&str], name: &str) -> bool {
+    known.contains(&name) || CelType::for_ident(name).is_some()
+}
+
 /// Parses on a stack of its own that no input of the allowed length can exhaust, and throws away what is too deep
 /// there as well: freeing it recurses too.
-fn parse(text: &str) -> Result<Program, CompileError> {
+fn parse(text: &str) -> Result<IdedExpr, CompileError> {
     let owned = text.to_owned();
     let parse = move || {
-        let program = match catch_unwind(|| Program::compile(&owned)) {
-            Ok(Ok(program)) => program,
+        let root = match catch_unwind(|| Parser::new().parse(&owned)) {
+            Ok(Ok(root)) => root,
+            Ok(Err(errors)) if errors.errors.iter().any(|error| error.msg.contains(TOO_DEEP_FOR_PARSER)) => {
+                return Err(CompileError::TooDeep);
+            }
             Ok(Err(errors)) => {
                 let first = errors.errors.into_iter().min_by_key(|error| error.pos);
                 return Err(first.map_or(CompileError::Unreadable, |error| CompileError::Syntax {
@@ -246,119 +292,86 @@ fn parse(text: &str) -> Result<Program, CompileError> {
             }
             Err(_) => return Err(CompileError::Unreadable),
         };
-        let shape = Shape::of(program.expression());
-        if shape.depth > MAX_DEPTH {
+        if shape::depth(&root) > MAX_DEPTH {
             Err(CompileError::TooDeep)
-        } else if shape.loops > MAX_LOOPS {
-            Err(CompileError::TooManyLoops)
+        } else if shape::is_too_much(&root) {
+            Err(CompileError::TooMuchWork)
         } else {
-            Ok(program)
+            Ok(root)
         }
     };
     let thread = std::thread::Builder::new().name("cel".to_owned()).stack_size(PARSER_STACK).spawn(parse);
     thread.ok().and_then(|thread| thread.join().ok()).unwrap_or(Err(CompileError::Unreadable))
 }
 
+/// The parser's word for an expression beyond its own bound, which is wider than [`MAX_DEPTH`].
+const TOO_DEEP_FOR_PARSER: &str = "Recursion limit";
+
 /// The parser lists every token that it would have liked; that helps nobody.
 fn brief(message: &str) -> String {
     let (brief, _) = message.split_once(" expecting {").unwrap_or((message, ""));
-    brief.trim_start_matches("Syntax error: ").to_owned()
+    one_line(brief.trim_start_matches("Syntax error: "))
 }
 
-/// Column of a name's first whole occurrence in the text, from 1.
-fn position(text: &str, name: &str) -> usize {
-    let is_part = |character: char| character.is_alphanumeric() || character == '_';
-    let starts = text.match_indices(name).map(|(at, _)| at);
-    let whole = starts.filter(|at| {
-        let before = text.get(..*at).and_then(|before| before.chars().next_back());
-        let after = text.get(at + name.len()..).and_then(|after| after.chars().next());
-        !before.is_some_and(|c| is_part(c) || c == '.') && !after.is_some_and(is_part)
+/// The interpreter's errors show whole values, secrets of the object among them and in another order each time. Their
+/// kinds are enough.
+fn describe(error: ExecutionError) -> String {
+    let of_type = |value: Value| value.type_of().to_string();
+    let text = match error {
+        ExecutionError::NoSuchKey(key) => format!("there is no {key}"),
+        ExecutionError::UndeclaredReference(name) => format!("{name} does not take values of these types"),
+        ExecutionError::FunctionError { function, message } => format!("{function}: {message}"),
+        ExecutionError::DivisionByZero(_) | ExecutionError::RemainderByZero(_) => "division by zero".to_owned(),
+        ExecutionError::Overflow(operator, ..) => format!("overflow in {operator}"),
+        ExecutionError::IndexOutOfBounds(_) => "there is no such entry in the list".to_owned(),
+        ExecutionError::UnsupportedBinaryOperator(operator, one, other) => {
+            format!("{operator} does not take {} and {}", of_type(one), of_type(other))
+        }
+        ExecutionError::UnexpectedType { want, .. } => format!("a value of another type than {want}"),
+        _ => "values of these types cannot be used so".to_owned(),
+    };
+    one_line(&text)
+}
+
+fn one_line(text: &str) -> String {
+    let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if flat.chars().count() <= MAX_PROBLEM {
+        return flat;
+    }
+    flat.chars().take(MAX_PROBLEM).chain(['…']).collect()
+}
+
+/// Puts [`ORDERED`] around what each loop goes through.
+fn order(expression: &mut IdedExpr) {
+    if let Expr::Comprehension(one) = &mut expression.expr {
+        let range = std::mem::take(&mut one.iter_range);
+        let call = CallExpr { func_name: ORDERED.to_owned(), target: None, args: vec![range] };
+        one.iter_range = IdedExpr { id: 0, expr: Expr::Call(call) };
+    }
+    for part in shape::parts_mut(expression) {
+        order(part);
+    }
+}
+
+/// A map's keys in order; whatever else as it is.
+fn ordered<'a>(args: Vec<Cow<'a, dyn Val>>) -> Result<Cow<'a, dyn Val>, ExecutionError> {
+    let range = args.into_iter().next().ok_or(ExecutionError::NoSuchOverload)?;
+    let keys = range.downcast_ref::<CelMap>().map(|map| {
+        let mut keys: Vec<_> = map.keys().collect();
+        keys.sort();
+        keys.into_iter().map(|key| key.inner().clone_as_boxed()).collect::<Vec<_>>()
     });
-    let at = whole.min().or_else(|| text.find(name)).unwrap_or_default();
-    text.get(..at).map_or(0, |before| before.chars().count()) + 1
+    Ok(keys.map_or(range, |keys| Cow::<dyn Val>::Owned(Box::new(CelList::from(keys)))))
 }
 
-/// How deep an expression nests, and how many loops lie within each other.
-#[derive(Clone, Copy, Default)]
-struct Shape {
-    depth: usize,
-    loops: usize,
-}
-
-impl Shape {
-    fn of(expression: &IdedExpr) -> Self {
-        let parts = parts(expression).into_iter().map(Self::of);
-        let within = parts.fold(Self::default(), |most, part| Self {
-            depth: most.depth.max(part.depth),
-            loops: most.loops.max(part.loops),
-        });
-        let is_loop = matches!(expression.expr, Expr::Comprehension(_));
-        Self { depth: within.depth + 1, loops: within.loops + usize::from(is_loop) }
-    }
-}
-
-/// The names that an expression takes from outside. (The parser's own list also has the names of loops.)
-#[derive(Default)]
-struct Names {
-    variables: BTreeSet<String>,
-    functions: BTreeSet<String>,
-}
-
-impl Names {
-    fn collect<'e>(&mut self, expression: &'e IdedExpr, bound: &mut Vec<&'e str>) {
-        let before = bound.len();
-        match &expression.expr {
-            Expr::Ident(name) if !bound.contains(&name.as_str()) => {
-                self.variables.insert(name.clone());
-            }
-            Expr::Call(call) if call.func_name.starts_with(|first: char| first.is_alphabetic()) => {
-                self.functions.insert(call.func_name.clone());
-            }
-            Expr::Comprehension(one) => {
-                self.collect(&one.iter_range, bound);
-                self.collect(&one.accu_init, bound);
-                bound.extend([&*one.iter_var, &*one.accu_var].into_iter().chain(one.iter_var2.as_deref()));
-                for part in [&one.loop_cond, &one.loop_step, &one.result] {
-                    self.collect(part, bound);
-                }
-                bound.truncate(before);
-                return;
-            }
-            _ => {}
-        }
-        for part in parts(expression) {
-            self.collect(part, bound);
-        }
-    }
-}
-
-/// The expressions that an expression is made of.
-pub(super) fn parts(expression: &IdedExpr) -> Vec<&IdedExpr> {
-    match &expression.expr {
-        Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => Vec::new(),
-        Expr::Select(select) => vec![&select.operand],
-        Expr::Call(call) => call.target.as_deref().into_iter().chain(&call.args).collect(),
-        Expr::List(list) => list.elements.iter().collect(),
-        Expr::Map(map) => map.entries.iter().flat_map(|entry| entry_parts(&entry.expr)).collect(),
-        Expr::Struct(object) => object.entries.iter().flat_map(|entry| entry_parts(&entry.expr)).collect(),
-        Expr::Comprehension(one) => {
-            vec![&one.iter_range, &one.accu_init, &one.loop_cond, &one.loop_step, &one.result]
-        }
-    }
-}
-
-fn entry_parts(entry: &EntryExpr) -> Vec<&IdedExpr> {
-    match entry {
-        EntryExpr::StructField(field) => vec![&field.value],
-        EntryExpr::MapEntry(entry) => vec![&entry.key, &entry.value],
-    }
-}
-
-fn is_too_large(json: &Json) -> bool {
+/// It is within bounds, and leaves so much room for more.
+fn fits(json: &Json, room: &mut usize) -> bool {
+    let Some(left) = room.checked_sub(1) else { return false };
+    *room = left;
     match json {
-        Json::Array(items) => items.len() > MAX_ENTRIES || items.iter().any(is_too_large),
-        Json::Object(entries) => entries.len() > MAX_ENTRIES || entries.values().any(is_too_large),
-        _ => false,
+        Json::Array(items) => items.len() <= MAX_ENTRIES && items.iter().all(|item| fits(item, room)),
+        Json::Object(entries) => entries.len() <= MAX_ENTRIES && entries.values().all(|entry| fits(entry, room)),
+        _ => true,
     }
 }
 

@@ -15,6 +15,8 @@ pub mod reconcile;
 mod rule;
 mod state;
 #[cfg(test)]
+mod testing;
+#[cfg(test)]
 mod tests;
 
 pub use fields::Fields;
