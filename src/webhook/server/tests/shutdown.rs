@@ -6,6 +6,9 @@ use super::*;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+/// A linger that is not over before a test is: however slow the machine, its own patience ends first.
+const ENDLESS: Duration = Duration::from_hours(1);
+
 /// A handler that waits for `release`, and tells when it is entered.
 struct Gate {
     entered: Notify,
@@ -56,15 +59,15 @@ async fn what_is_left_at_the_end_of_the_drain_is_cut_and_counted() {
     let mut client = server.http1().await;
     let request = tokio::spawn(async move { client.post("/wait", "").await });
     gate.entered.notified().await;
-    server.terminate.cancel();
     let _handshaking = TcpStream::connect(server.address).await.unwrap();
+    server.terminate.cancel();
     assert_eq!(server.ended().await, Drained { cut_connections: 2, cut_requests: 1 });
     request.await.unwrap().unwrap_err();
 }
 
 #[tokio::test]
 async fn after_termination_every_http1_answer_asks_to_close_and_new_connections_are_served() {
-    let server = start(sizes(), Options { linger: Duration::from_secs(2), ..quick() }).await;
+    let server = start(sizes(), Options { linger: ENDLESS, ..quick() }).await;
     let mut old = server.http1().await;
     assert_eq!(old.post("/size", "x").await.unwrap().headers.get(header::CONNECTION), None);
     server.terminate.cancel();
@@ -81,7 +84,7 @@ async fn after_termination_every_http1_answer_asks_to_close_and_new_connections_
 #[tokio::test]
 async fn after_termination_http2_is_told_to_go_away_and_loses_nothing() {
     let gate = Gate::new();
-    let server = start(gate.router(), Options { linger: Duration::from_secs(2), ..quick() }).await;
+    let server = start(gate.router(), Options { linger: ENDLESS, ..quick() }).await;
     let mut old = server.http2().await;
     let mut waiting = old.sibling();
     let waiting = tokio::spawn(async move { waiting.post("/wait", "").await });
@@ -107,7 +110,7 @@ async fn after_termination_http2_is_told_to_go_away_and_loses_nothing() {
 
 #[tokio::test]
 async fn a_connection_serves_what_it_was_opened_for_even_after_the_linger() {
-    let server = start(sizes(), Options { drain: PATIENCE, ..quick() }).await;
+    let server = start(sizes(), Options { linger: Duration::from_secs(2), drain: PATIENCE, ..quick() }).await;
     let before = server.clients().await;
     server.terminate.cancel();
     let during = server.clients().await;
@@ -148,11 +151,11 @@ async fn a_termination_under_load_fails_no_request() {
             }
         }),
     );
-    let server = start(router, Options { linger: Duration::from_secs(1), drain: PATIENCE, ..quick() }).await;
+    let server = start(router, Options { linger: ENDLESS, ..quick() }).await;
     let address = server.address;
     let (is_named, answered) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
     // As API servers behave: connections are used again, and a new one is made where the old one may not be, as long
-    // as an endpoint names the server.
+    // as an endpoint names the server. The linger is to outlast that, so here it does.
     let workers: Vec<_> = (0..8)
         .map(|worker| {
             let protocol = if worker % 4 == 0 { "h2" } else { "http/1.1" };
@@ -185,18 +188,18 @@ async fn a_termination_under_load_fails_no_request() {
     eventually("requests are answered", || answered.load(Ordering::Relaxed) > 500).await;
     server.terminate.cancel();
     let before = answered.load(Ordering::Relaxed);
-    tokio::time::sleep(Duration::from_millis(700)).await;
+    eventually("requests are answered after termination", || answered.load(Ordering::Relaxed) > before + 100).await;
     is_named.store(false, Ordering::Relaxed);
     let mut connections = 0;
     for worker in workers {
         connections += worker.await.expect("a request failed");
     }
-    assert_eq!(server.ended().await, Drained { cut_connections: 0, cut_requests: 0 });
+    eventually("what clients let go of is let go of", || server.telemetry.open_connections() == 0).await;
     let answered = answered.load(Ordering::Relaxed);
     println!(
         "{answered} requests on {connections} connections, {} of them after termination, 0 failed",
         answered - before
     );
     assert_eq!(answered, handled.load(Ordering::Relaxed), "each request that was handled is answered");
-    assert!(answered > before && connections > 8);
+    assert!(connections > 8, "after termination nobody was asked to come again");
 }
