@@ -292,7 +292,7 @@ impl Rule {
             }
             fields
         };
-        let (pod_fields, linked_fields) = (fields("pod"), fields("linked"));
+        let (pod_fields, linked_fields) = (fields("pod"), fields("linked").of_element());
         let mut owner_fields = fields("owner");
         for field in spec.owner.iter().flat_map(|owner| &owner.job_fields) {
             owner_fields.keep(&field.split('.').collect::<Vec<_>>());

@@ -2,6 +2,7 @@
 
 mod evaluation;
 mod expressions;
+mod fields;
 
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};

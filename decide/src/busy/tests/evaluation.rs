@@ -346,7 +346,7 @@ fn mutated() -> impl Strategy<Value = String> {
     })
 }
 
-fn texts() -> impl Strategy<Value = String> {
+pub(super) fn texts() -> impl Strategy<Value = String> {
     prop_oneof![4 => bits(), 3 => mutated(), 1 => "[ -~]{0,60}", 1 => "\\PC{0,40}"]
 }
 
