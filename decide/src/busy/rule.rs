@@ -264,8 +264,20 @@ impl Rule {
                 Some(_) => {}
             }
         }
-        if spec.linked_label.as_deref() == Some("") {
-            return Err(fail("linkedPods.labelKey", "must not be empty"));
+        if let Some(key) = spec.linked_label.as_deref().filter(|key| !is_label_key(key)) {
+            return Err(fail("linkedPods.labelKey", &format!("{key:?} is not the key of a label")));
+        }
+        if let Some(owner) = &spec.owner {
+            if owner.kind.kind.is_empty() {
+                return Err(fail("owner.kind", "must not be empty"));
+            }
+            if owner.through.as_ref().is_some_and(|through| through.kind.is_empty()) {
+                return Err(fail("owner.through.kind", "must not be empty"));
+            }
+            if let Some(field) = owner.job_fields.iter().find(|field| field.split('.').any(str::is_empty)) {
+                let problem = format!("has {field:?}, which is no path: write it like status.jobId");
+                return Err(fail("owner.jobFields", &problem));
+            }
         }
         let known: Vec<_> = VARIABLES
             .into_iter()
@@ -326,4 +338,19 @@ impl Rule {
 fn is_label(name: &str) -> bool {
     let plain = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
     plain && !name.is_empty() && name.len() <= MAX_NAME && !name.starts_with('-') && !name.ends_with('-')
+}
+
+/// As the API server has it (`apimachinery/pkg/util/validation`, `IsQualifiedName`); a list by another key would fail.
+fn is_label_key(key: &str) -> bool {
+    let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
+    let of = |text: &str, longest: usize, also: &[u8], upper: bool| {
+        let letter = |byte: u8| {
+            if upper { byte.is_ascii_alphanumeric() } else { byte.is_ascii_lowercase() || byte.is_ascii_digit() }
+        };
+        let ends = [text.bytes().next(), text.bytes().next_back()];
+        text.len() <= longest
+            && ends.into_iter().all(|end| end.is_some_and(letter))
+            && text.bytes().all(|byte| letter(byte) || also.contains(&byte))
+    };
+    of(name, 63, b"-_.", true) && prefix.is_none_or(|prefix| of(prefix, 253, b"-.", false))
 }

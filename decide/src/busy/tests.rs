@@ -3,6 +3,7 @@
 mod evaluation;
 mod expressions;
 mod fields;
+mod rules;
 
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
