@@ -3,6 +3,10 @@
 //! It takes effect at a program's start, since it also decides what is watched and which rights there are; the chart
 //! starts the programs anew when it changes.
 
+#[cfg(test)]
+mod tests;
+mod words;
+
 use std::time::Duration;
 
 use belay_decide::busy::{
@@ -260,6 +264,9 @@ impl BusyHints {
         if self.rules.is_empty() {
             let problem = "is empty while busyHints is enabled: name rules, or switch it off".to_owned();
             return Err((KEY, problem));
+        }
+        for rule in &self.rules {
+            words::check(rule).map_err(|problem| (KEY, format!("rule {}: {problem}", rule.name)))?;
         }
         let specs = self.rules.iter().map(RuleConfig::spec).collect();
         let rules = Rule::compile_all(specs).map_err(|error| (KEY, error.to_string()))?;
