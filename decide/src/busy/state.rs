@@ -205,7 +205,8 @@ fn current(rule: &Rule, owner: &Owner, pod_created: Timestamp) -> Json {
     let mut object = owner.object.clone();
     let fields = rule.spec.owner.iter().flat_map(|owner| &owner.job_fields);
     for field in fields {
-        if owner.written.get(field.as_str()).is_some_and(|written| *written < pod_created) {
+        let written = owner.written.get(field.as_str());
+        if written.is_some_and(|written| written.as_second() < pod_created.as_second()) {
             remove(&mut object, field);
         }
     }

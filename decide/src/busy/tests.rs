@@ -4,6 +4,7 @@ mod evaluation;
 mod expressions;
 mod fields;
 mod rules;
+mod states;
 
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
