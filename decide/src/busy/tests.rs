@@ -3,6 +3,7 @@
 mod evaluation;
 mod expressions;
 mod fields;
+mod hints;
 mod rules;
 mod states;
 
