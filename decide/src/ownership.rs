@@ -13,6 +13,9 @@ use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
 
+#[cfg(test)]
+mod tests;
+
 /// The annotation that holds the record.
 pub const MANAGED_ANNOTATION: &str = "belay.dev/managed";
 
@@ -141,19 +144,37 @@ pub fn holder(record: &Record, key: &Key, present: Option<&str>) -> Holder {
 /// Times at which keys were found removed, within the last hour. Lost with the process, which costs at most three more
 /// attempts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Removals(BTreeMap<Key, Vec<Timestamp>>);
+pub struct Removals {
+    found: BTreeMap<Key, Vec<Found>>,
+    version: Box<str>,
+}
+
+/// A key was found removed at this time, on the object of this version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Found {
+    at: Timestamp,
+    version: Box<str>,
+}
 
 impl Removals {
+    /// The object is looked at as it is in this version. What is missing from it is one removal, however often it is
+    /// looked at.
+    pub fn look_at(&mut self, version: &str) {
+        self.version = version.into();
+    }
+
     fn add(&mut self, key: &Key, now: Timestamp) -> usize {
-        let times = self.0.entry(key.clone()).or_default();
-        times.retain(|at| now.duration_since(*at) < REMOVED_WITHIN);
-        times.push(now);
-        times.len()
+        let found = self.found.entry(key.clone()).or_default();
+        found.retain(|removal| now.duration_since(removal.at) < REMOVED_WITHIN);
+        if found.last().is_none_or(|last| last.version != self.version) {
+            found.push(Found { at: now, version: self.version.clone() });
+        }
+        found.len()
     }
 
     /// Nothing was removed.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.found.is_empty()
     }
 }
 

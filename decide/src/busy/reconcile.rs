@@ -117,6 +117,7 @@ fn tell(rule: &Rule, seen: &Seen<'_>, verdict: &Verdict, memory: &mut Memory, pl
     let (desired, changes_at) = hints::desired(&rule.spec.hints, told, now);
     plan.wake(changes_at);
     let record = Record::parse(pod.managed.as_deref());
+    memory.removals.look_at(&pod.resource_version);
     let outcome = ownership::reconcile(&record, &pod.marks, &desired, &mut memory.removals, now);
     plan.yielded += outcome.yielded.len();
     let mut changes = outcome.changes;
