@@ -5,7 +5,6 @@
 
 #[cfg(test)]
 mod tests;
-mod words;
 
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use belay_decide::busy::{
     AutoscalerHint, GroupKind, HintSwitches, OnBusy, OnIdle, OnUnknown, OwnerRule, Rule, RuleSpec, State,
 };
 use jiff::SignedDuration;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::core::{Selector, SelectorExt as _};
 use serde::Deserialize;
 
@@ -265,9 +264,6 @@ impl BusyHints {
             let problem = "is empty while busyHints is enabled: name rules, or switch it off".to_owned();
             return Err((KEY, problem));
         }
-        for rule in &self.rules {
-            words::check(rule).map_err(|problem| (KEY, format!("rule {}: {problem}", rule.name)))?;
-        }
         let specs = self.rules.iter().map(RuleConfig::spec).collect();
         let rules = Rule::compile_all(specs).map_err(|error| (KEY, error.to_string()))?;
         let selects = self.rules.iter().map(RuleConfig::selects).collect::<Result<_, _>>();
@@ -278,6 +274,7 @@ impl BusyHints {
 impl RuleConfig {
     fn selects(&self) -> Result<Selects, String> {
         let name = &self.name;
+        check_requirements(&self.pod_selector).map_err(|problem| format!("rule {name}: podSelector: {problem}"))?;
         let selector = Selector::try_from(self.pod_selector.clone())
             .map_err(|error| format!("rule {name}: podSelector is not a valid label selector: {error}"))?;
         if selector.selects_all() {
@@ -340,4 +337,24 @@ impl RuleConfig {
             },
         }
     }
+}
+
+/// What the API server would refuse, which a watch would only ask for in vain.
+fn check_requirements(selector: &LabelSelector) -> Result<(), String> {
+    for LabelSelectorRequirement { key, operator, values } in selector.match_expressions.iter().flatten() {
+        let has_values = values.as_ref().is_some_and(|values| !values.is_empty());
+        match (operator.as_str(), has_values) {
+            ("In" | "NotIn", true) | ("Exists" | "DoesNotExist", false) => {}
+            ("In" | "NotIn", false) => {
+                return Err(format!("{operator} of {key} has no values: list at least one"));
+            }
+            ("Exists" | "DoesNotExist", true) => {
+                return Err(format!("{operator} of {key} has values: take them away, or write In or NotIn"));
+            }
+            _ => {
+                return Err(format!("{operator:?} of {key} is no operator: write In, NotIn, Exists or DoesNotExist"));
+            }
+        }
+    }
+    Ok(())
 }
