@@ -4,6 +4,8 @@
 //! them here are made by `match`, so a new word does not compile before it is listed, and does not pass before it is
 //! documented.
 
+mod busy;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::successors;
 use std::path::{Path, PathBuf};
