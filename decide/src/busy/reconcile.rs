@@ -36,6 +36,8 @@ pub struct Memory {
     pub uid: Box<str>,
     /// Since when it has been seen not busy.
     pub idle_since: Option<Timestamp>,
+    /// Since when it has been seen busy, where the pod cannot say so: the key is somebody else's, or not yet written.
+    pub busy_since: Option<Timestamp>,
     /// What was found removed.
     pub removals: Removals,
 }
@@ -78,27 +80,36 @@ pub fn reconcile(input: &Input<'_>, memory: Option<&Memory>) -> Plan {
         }
         holds::look(input, Some((rule, seen, &verdict, &memory)), &mut plan);
         // Without a trace of having been busy there is no debounce to remember.
-        let was_busy = since(seen).is_some() || !input.holds.is_empty();
+        let was_busy = since(seen).or(memory.busy_since).is_some() || !input.holds.is_empty();
         memory.idle_since = memory.idle_since.filter(|_| was_busy);
-        plan.memory = (memory.idle_since.is_some() || !memory.removals.is_empty()).then_some(memory);
+        let times = memory.idle_since.or(memory.busy_since);
+        plan.memory = (times.is_some() || !memory.removals.is_empty()).then_some(memory);
     } else {
         holds::look(input, None, &mut plan);
     }
     plan
 }
 
-/// When the pod was first seen busy, as far as that is our own word.
+/// By how much the clock that told the beginning may be behind the one that told the pod's creation.
+const CLOCKS_DIFFER_BY: SignedDuration = SignedDuration::from_secs(60);
+
+/// When the pod was first seen busy, as far as that is our own word. The record says so also where the annotation was
+/// stripped. What was busy before the pod was created was another, whose annotations it has: it was restored, or copied.
 pub(super) fn since(seen: &Seen<'_>) -> Option<Timestamp> {
     let key = Key::annotation(BUSY_SINCE);
     let present = seen.pod.marks.get(&key).map(String::as_str);
     let record = Record::parse(seen.pod.managed.as_deref());
-    (ownership::holder(&record, &key, present) == Holder::Belay).then_some(present)??.parse().ok()
+    if ownership::holder(&record, &key, present) != Holder::Belay {
+        return None;
+    }
+    let since: Timestamp = record.written(&key)?.parse().ok()?;
+    (later(since, CLOCKS_DIFFER_BY) >= seen.pod.created).then_some(since)
 }
 
 fn tell(rule: &Rule, seen: &Seen<'_>, verdict: &Verdict, memory: &mut Memory, plan: &mut Plan, now: Timestamp) {
     let pod = seen.pod;
-    let was = since(seen);
-    let told = match (verdict.state, was) {
+    let noted = since(seen);
+    let told = match (verdict.state, noted.or(memory.busy_since)) {
         (State::Busy, None) => Told::Busy(whole_seconds(now)),
         (State::Busy, Some(since)) => busy_or_overdue(rule, since, plan, now),
         (_, None) | (State::Done, Some(_)) => Told::Free,
@@ -114,6 +125,10 @@ fn tell(rule: &Rule, seen: &Seen<'_>, verdict: &Verdict, memory: &mut Memory, pl
             }
         }
     };
+    memory.busy_since = match told {
+        Told::Busy(since) | Told::Overdue(since) if noted.is_none() => Some(since),
+        _ => None,
+    };
     let (desired, changes_at) = hints::desired(&rule.spec.hints, told, now);
     plan.wake(changes_at);
     let record = Record::parse(pod.managed.as_deref());
@@ -127,7 +142,8 @@ fn tell(rule: &Rule, seen: &Seen<'_>, verdict: &Verdict, memory: &mut Memory, pl
     if changes.is_empty() {
         return;
     }
-    let overdue = matches!(told, Told::Overdue(_)) && changes.keys().any(|key| key.name() != MANAGED_ANNOTATION);
+    let is_told = |key: &Key| key.name() != MANAGED_ANNOTATION && !outcome.restored.contains(key);
+    let overdue = matches!(told, Told::Overdue(_)) && changes.keys().any(is_told);
     let object = ObjectRef {
         namespace: pod.namespace.to_string(),
         name: pod.name.to_string(),
@@ -140,7 +156,7 @@ fn tell(rule: &Rule, seen: &Seen<'_>, verdict: &Verdict, memory: &mut Memory, pl
         let note = format!("Somebody else changed or keeps removing {}; Belay leaves it to them", keys.join(", "));
         sequence.push(event(seen, true, "HintConflict", "Yield", note));
     }
-    if overdue && outcome.restored.is_empty() {
+    if overdue {
         let note = format!(
             "Busy for longer than {:#} (rule {}, maxBusy): it counts as idle from now on",
             rule.spec.max_busy, rule.spec.name

@@ -118,6 +118,8 @@ impl Scene {
     pub(crate) fn busy_for(seconds: i64) -> Self {
         let mut scene = Self::of("Busy");
         scene.now = after(-seconds);
+        scene.pod.created = after(-seconds - 3600);
+        scene.pod.ready_since = Some(scene.pod.created);
         scene.settle();
         scene.now = after(0);
         scene

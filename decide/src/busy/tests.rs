@@ -4,6 +4,7 @@ mod evaluation;
 mod expressions;
 mod fields;
 mod hints;
+mod reconcile;
 mod rules;
 mod states;
 
