@@ -1,5 +1,6 @@
 //! Busy rules, from the expression to the eviction: tables whose names are the rules they stand for, and properties.
 
+mod create;
 mod evaluation;
 mod expressions;
 mod fields;
