@@ -136,11 +136,17 @@ pub fn decide(request: &Request<'_>, rules: &Rules, facts: &Facts<'_>, memory: O
             context.hold(Wait::Job, facts.busy.filter(|hold| hold.is_of(HoldReason::Busy, &pod.uid)))
         }
         State::Idle if facts.read == Read::Cached => Step::ReadLive,
-        State::Idle if rule.spec.on_idle == OnIdle::DeleteOwner && matches!(seen.owner, Found::Owner(_)) => {
+        State::Idle if rule.spec.on_idle == OnIdle::DeleteOwner && is_retired_by_owner(seen) => {
             context.hold(Wait::Retire, None)
         }
         State::Idle => Step::Pass(Passed::Idle),
     }
+}
+
+/// An owner without a namespace is not deleted: who may make pods in one namespace could name any object of the cluster
+/// as their owner.
+fn is_retired_by_owner(seen: &Seen<'_>) -> bool {
+    matches!(seen.owner, Found::Owner(owner) if !owner.namespace.is_empty())
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

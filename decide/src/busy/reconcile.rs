@@ -75,10 +75,9 @@ pub fn reconcile(input: &Input<'_>, memory: Option<&Memory>) -> Plan {
     });
     if let Some((rule, seen, verdict, mut memory)) = looked {
         // What ends anyway is left alone: nobody asks whether it may go.
-        if !seen.pod.terminating && !seen.pod.is_finished() && !seen.pod.mirror {
-            tell(rule, seen, &verdict, &mut memory, &mut plan, now);
-        }
-        holds::look(input, Some((rule, seen, &verdict, &memory)), &mut plan);
+        let is_told = !seen.pod.terminating && !seen.pod.is_finished() && !seen.pod.mirror;
+        let begins = is_told && tell(rule, seen, &verdict, &mut memory, &mut plan, now);
+        holds::look(input, Some((rule, seen, &verdict, &memory, begins)), &mut plan);
         // Without a trace of having been busy there is no debounce to remember.
         let was_busy = since(seen).or(memory.busy_since).is_some() || !input.holds.is_empty();
         memory.idle_since = memory.idle_since.filter(|_| was_busy);
@@ -106,10 +105,11 @@ pub(super) fn since(seen: &Seen<'_>) -> Option<Timestamp> {
     (later(since, CLOCKS_DIFFER_BY) >= seen.pod.created).then_some(since)
 }
 
-fn tell(rule: &Rule, seen: &Seen<'_>, verdict: &Verdict, memory: &mut Memory, plan: &mut Plan, now: Timestamp) {
-    let pod = seen.pod;
+/// Plans the hints. Says whether a job begins with this look.
+fn tell(rule: &Rule, seen: &Seen<'_>, verdict: &Verdict, memory: &mut Memory, plan: &mut Plan, now: Timestamp) -> bool {
     let noted = since(seen);
-    let told = match (verdict.state, noted.or(memory.busy_since)) {
+    let known = noted.or(memory.busy_since);
+    let told = match (verdict.state, known) {
         (State::Busy, None) => Told::Busy(whole_seconds(now)),
         (State::Busy, Some(since)) => busy_or_overdue(rule, since, plan, now),
         (_, None) | (State::Done, Some(_)) => Told::Free,
@@ -129,6 +129,13 @@ fn tell(rule: &Rule, seen: &Seen<'_>, verdict: &Verdict, memory: &mut Memory, pl
         Told::Busy(since) | Told::Overdue(since) if noted.is_none() => Some(since),
         _ => None,
     };
+    write(rule, seen, told, memory, plan, now);
+    known.is_none() && matches!(told, Told::Busy(_))
+}
+
+/// Plans what brings the pod's hints to what it is told as.
+fn write(rule: &Rule, seen: &Seen<'_>, told: Told, memory: &mut Memory, plan: &mut Plan, now: Timestamp) {
+    let pod = seen.pod;
     let (desired, changes_at) = hints::desired(&rule.spec.hints, told, now);
     plan.wake(changes_at);
     let record = Record::parse(pod.managed.as_deref());

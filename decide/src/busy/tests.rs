@@ -5,6 +5,7 @@ mod evaluation;
 mod expressions;
 mod fields;
 mod hints;
+mod holds;
 mod reconcile;
 mod rules;
 mod states;

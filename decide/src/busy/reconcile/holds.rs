@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::{Input, Memory, Plan, event};
 use crate::action::{Action, Event, ObjectRef, Reference};
 use crate::busy::patience::impatience;
-use crate::busy::rule::{GroupKind, OnBusy, Rule, State};
+use crate::busy::rule::{GroupKind, OnBusy, OnIdle, Rule, State};
 use crate::busy::state::{Seen, Verdict, later};
 use crate::hold::{HoldReason, HoldStatus, HoldView, Outcome, Phase};
 
@@ -18,7 +18,8 @@ use crate::hold::{HoldReason, HoldStatus, HoldView, Outcome, Phase};
 /// it idle. Its next job gets a hold, and a deadline, of its own.
 const FORGOTTEN_AFTER: SignedDuration = SignedDuration::from_secs(60);
 
-type Look<'a> = (&'a Rule, &'a Seen<'a>, &'a Verdict, &'a Memory);
+/// What the controller sees of the pod and remembers, and whether a job of it begins with this look.
+type Look<'a> = (&'a Rule, &'a Seen<'a>, &'a Verdict, &'a Memory, bool);
 
 pub(super) fn look(input: &Input<'_>, look: Option<Look<'_>>, plan: &mut Plan) {
     let mut holds = input.holds.clone();
@@ -27,9 +28,9 @@ pub(super) fn look(input: &Input<'_>, look: Option<Look<'_>>, plan: &mut Plan) {
         let look = look.filter(|(_, seen, ..)| *seen.pod.uid == *hold.spec.victim_uid);
         let sequence = match (hold.status.phase, look) {
             (Phase::Completed, None) => completed(input, hold, plan),
-            (Phase::Completed, Some(_)) => Vec::new(),
             (_, None) => went(input, hold),
-            (Phase::Released, Some(look)) => forgotten(input, hold, look, plan),
+            // Completed, it is of a pod that no rule governed for a while.
+            (Phase::Released | Phase::Completed, Some(look)) => forgotten(input, hold, look, plan),
             (Phase::Pending | Phase::Active, Some(look)) => open(input, hold, look, plan),
         };
         if !sequence.is_empty() {
@@ -72,7 +73,8 @@ fn completed(input: &Input<'_>, hold: &HoldView, plan: &mut Plan) -> Vec<Action>
 }
 
 /// An idle pod whose eviction nobody asks for any more needs no hold.
-fn forgotten(input: &Input<'_>, hold: &HoldView, (_, seen, verdict, memory): Look<'_>, plan: &mut Plan) -> Vec<Action> {
+fn forgotten(input: &Input<'_>, hold: &HoldView, look: Look<'_>, plan: &mut Plan) -> Vec<Action> {
+    let (_, seen, verdict, memory, _) = look;
     let Some(since) = memory.idle_since.filter(|_| verdict.state == State::Idle && !seen.pod.terminating) else {
         return Vec::new();
     };
@@ -85,11 +87,19 @@ fn forgotten(input: &Input<'_>, hold: &HoldView, (_, seen, verdict, memory): Loo
 }
 
 fn open(input: &Input<'_>, hold: &HoldView, look: Look<'_>, plan: &mut Plan) -> Vec<Action> {
-    let (rule, seen, verdict, _) = look;
+    let (rule, seen, verdict, _, begins) = look;
     let now = input.now;
     if hold.spec.reason == HoldReason::Busy && rule.spec.on_busy == OnBusy::Allow {
         let message = format!("rule {} does not hold busy pods any more", rule.spec.name);
         return release(hold, seen, Outcome::NotNeeded, message, now);
+    }
+    if hold.spec.reason == HoldReason::Retire && rule.spec.on_idle != OnIdle::DeleteOwner {
+        let message = format!("rule {} does not delete the owners of idle pods any more", rule.spec.name);
+        return release(hold, seen, Outcome::NotNeeded, message, now);
+    }
+    // It was of the job before; nobody evicted the pod between the two.
+    if begins && hold.spec.reason == HoldReason::Busy && is_over(&hold.status.reason) {
+        return vec![Action::DeleteHold { hold: hold.object() }];
     }
     if now >= hold.spec.deadline {
         let message = match hold.spec.reason {
