@@ -24,7 +24,7 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 
 use super::lease::Leadership;
-use super::owners::Resources;
+use super::owners::{Resources, Served};
 use crate::api;
 use crate::metrics::Metrics;
 use crate::rate::TokenBucket;
@@ -255,8 +255,8 @@ impl Applier {
     /// An owner that is gone, or is another one by now, needs no deleting.
     async fn delete_owner(&self, kind: &GroupKind, owner: &ObjectRef) -> Result<(), ApplyError> {
         let object = format!("{kind} {}/{}", owner.namespace, owner.name);
-        let Some(resource) = self.resources.of(kind) else {
-            let message = "the API server does not serve this kind".to_owned();
+        let Some(resource) = self.resources.of(kind).filter(Served::is_namespaced) else {
+            let message = "the API server does not serve this kind in namespaces".to_owned();
             return Err(ApplyError::Refused { object, message });
         };
         let api: Api<DynamicObject> = resource.api(&self.client, &owner.namespace);

@@ -38,6 +38,11 @@ pub struct Served {
 }
 
 impl Served {
+    /// Its objects live in namespaces.
+    pub fn is_namespaced(&self) -> bool {
+        self.namespaced
+    }
+
     /// The objects of a namespace; of the cluster where the kind has none.
     pub fn api(&self, client: &Client, namespace: &str) -> Api<DynamicObject> {
         if self.namespaced {
