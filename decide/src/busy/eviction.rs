@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::patience::impatience;
 use super::reconcile::since;
@@ -18,6 +18,9 @@ use crate::hold::{
 };
 use crate::policy::evictor_matches;
 use crate::view::PodPhase;
+
+/// A pod that is seen busy is told as busy within seconds, by the controller's clock.
+const TOLD_WITHIN: SignedDuration = SignedDuration::from_secs(60);
 
 /// What is known about the pod.
 #[derive(Clone, Debug)]
@@ -52,6 +55,8 @@ pub struct Memory {
     pub first: Moment,
     /// Since when the pod was known to be busy then: another time is another job.
     pub job: Option<Timestamp>,
+    /// Why it was held: each reason has a hold of its own.
+    pub reason: HoldReason,
     /// Released by this replica: stays so during this job.
     pub released: bool,
 }
@@ -127,17 +132,17 @@ pub fn decide(request: &Request<'_>, rules: &Rules, facts: &Facts<'_>, memory: O
         State::Done => Step::Pass(Passed::Idle),
         // Its owner was told to go and has the last word on when.
         _ if rule.spec.on_idle == OnIdle::DeleteOwner && (retiring.is_some() || owner_goes) => {
-            context.hold(Wait::Retire, retiring)
+            context.hold(HoldReason::Retire, retiring)
         }
         State::Busy | State::Starting if rule.spec.on_busy == OnBusy::Allow => Step::Pass(Passed::NotHeld),
         // Nothing has begun that could be lost.
         State::Starting if pod.phase == PodPhase::Pending => Step::Pass(Passed::Idle),
         State::Busy | State::Starting => {
-            context.hold(Wait::Job, facts.busy.filter(|hold| hold.is_of(HoldReason::Busy, &pod.uid)))
+            context.hold(HoldReason::Busy, facts.busy.filter(|hold| hold.is_of(HoldReason::Busy, &pod.uid)))
         }
         State::Idle if facts.read == Read::Cached => Step::ReadLive,
         State::Idle if rule.spec.on_idle == OnIdle::DeleteOwner && is_retired_by_owner(seen) => {
-            context.hold(Wait::Retire, None)
+            context.hold(HoldReason::Retire, None)
         }
         State::Idle => Step::Pass(Passed::Idle),
     }
@@ -149,12 +154,6 @@ fn is_retired_by_owner(seen: &Seen<'_>) -> bool {
     matches!(seen.owner, Found::Owner(owner) if !owner.namespace.is_empty())
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Wait {
-    Job,
-    Retire,
-}
-
 struct Context<'a> {
     request: &'a Request<'a>,
     facts: &'a Facts<'a>,
@@ -164,11 +163,11 @@ struct Context<'a> {
 }
 
 impl Context<'_> {
-    fn hold(&self, wait: Wait, recorded: Option<&HoldView>) -> Step {
+    fn hold(&self, reason: HoldReason, recorded: Option<&HoldView>) -> Step {
         let now = self.now;
         let limit = Duration::try_from(self.facts.rule.spec.max_busy).unwrap_or(Duration::MAX);
-        let job = since(&self.facts.seen);
-        let memory = self.remembered(job).unwrap_or(Memory { first: now, job, released: false });
+        let job = since(&self.facts.seen).filter(|_| reason == HoldReason::Busy);
+        let memory = self.remembered(reason, job).unwrap_or(Memory { first: now, job, reason, released: false });
         let release = |reason| {
             Step::decided(Decision {
                 answer: Answer::Allow(reason),
@@ -182,7 +181,7 @@ impl Context<'_> {
         let seconds = u32::try_from(limit.as_secs()).unwrap_or(u32::MAX);
         let own = (memory.first.wall, deadline(memory.first.wall, seconds));
         let requested_at = recorded.map_or(own.0, |hold| hold.spec.requested_at.min(own.0));
-        let of_job = job.filter(|_| wait == Wait::Job).map(|since| later(since, self.facts.rule.spec.max_busy));
+        let of_job = job.map(|since| later(since, self.facts.rule.spec.max_busy));
         let recorded_until = recorded.map(|hold| hold.spec.deadline);
         let until = [Some(own.1), recorded_until, of_job].into_iter().flatten().min().unwrap_or(own.1);
         let held_for = now.uptime.saturating_sub(memory.first.uptime);
@@ -193,22 +192,19 @@ impl Context<'_> {
         if recorded.is_none() && of_job.is_none() && held_for >= UNRECORDED_GRACE {
             return release(Allowed::NotRecorded);
         }
-        let reason = match wait {
-            Wait::Job => HoldReason::Busy,
-            Wait::Retire => HoldReason::Retire,
-        };
         let record = recorded.is_none().then(|| self.spec(reason, requested_at, until));
-        Step::decided(Decision { answer: Answer::Hold(self.held(wait, until)), memory: Some(memory), record })
+        Step::decided(Decision { answer: Answer::Hold(self.held(reason, until)), memory: Some(memory), record })
     }
 
-    /// What is remembered of this job.
-    fn remembered(&self, job: Option<Timestamp>) -> Option<Memory> {
-        let memory = *self.memory?;
+    /// What is remembered of this job, or of this wait for the owner.
+    fn remembered(&self, reason: HoldReason, job: Option<Timestamp>) -> Option<Memory> {
+        let memory = self.memory.filter(|memory| memory.reason == reason)?;
         match (memory.job, job) {
-            (Some(then), Some(now)) if then != now => None,
-            // The controller has told since when, of the job that we were asked about first.
-            (None, Some(_)) => Some(Memory { job, ..memory }),
-            _ => Some(memory),
+            // The controller has told since when, of the job that we were asked about first. One that began later is
+            // another: that drain was given up, or its pod was starting for long.
+            (None, Some(since)) if since <= later(memory.first.wall, TOLD_WITHIN) => Some(Memory { job, ..*memory }),
+            (then, now) if then == now => Some(*memory),
+            _ => None,
         }
     }
 
@@ -240,22 +236,22 @@ impl Context<'_> {
         }
     }
 
-    fn held(&self, wait: Wait, until: Timestamp) -> Held {
+    fn held(&self, waits: HoldReason, until: Timestamp) -> Held {
         let (rule, verdict, now) = (self.facts.rule, self.verdict, self.now.wall);
-        let (reason, awaited) = match (wait, self.facts.read) {
-            (Wait::Retire, _) => {
+        let (reason, awaited) = match (waits, self.facts.read) {
+            (HoldReason::Retire, _) => {
                 let owner = match self.facts.seen.owner {
                     Found::Owner(owner) => format!("its owner {}", owner.name),
                     Found::Missing | Found::NotAsked => "its owner".to_owned(),
                 };
                 ("OwnerRetiring", format!("{owner} is to retire it"))
             }
-            (Wait::Job, Read::Failed(why)) => {
+            (_, Read::Failed(why)) => {
                 ("PodStateUnknown", format!("whether it is busy cannot be read ({why}), so it counts as busy"))
             }
-            (Wait::Job, _) if verdict.because.is_unknown() => ("PodStateUnknown", awaited(rule, verdict)),
-            (Wait::Job, _) if verdict.state == State::Starting => ("PodStarting", awaited(rule, verdict)),
-            (Wait::Job, _) => ("PodBusy", awaited(rule, verdict)),
+            _ if verdict.because.is_unknown() => ("PodStateUnknown", awaited(rule, verdict)),
+            _ if verdict.state == State::Starting => ("PodStarting", awaited(rule, verdict)),
+            _ => ("PodBusy", awaited(rule, verdict)),
         };
         let impatient = impatience(self.request.evictor, until.duration_since(now));
         let impatient = impatient.map(|limit| format!("; note: {limit}")).unwrap_or_default();

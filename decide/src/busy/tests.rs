@@ -2,6 +2,7 @@
 
 mod create;
 mod evaluation;
+mod evictions;
 mod expressions;
 mod fields;
 mod hints;

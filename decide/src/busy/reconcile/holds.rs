@@ -10,7 +10,7 @@ use super::{Input, Memory, Plan, event};
 use crate::action::{Action, Event, ObjectRef, Reference};
 use crate::busy::patience::impatience;
 use crate::busy::rule::{GroupKind, OnBusy, OnIdle, Rule, State};
-use crate::busy::state::{Seen, Verdict, later};
+use crate::busy::state::{Found, Seen, Verdict, later};
 use crate::hold::{HoldReason, HoldStatus, HoldView, Outcome, Phase};
 
 /// A pod that has been idle for this long and is still there is not being evicted any more: any drainer would have
@@ -110,7 +110,7 @@ fn open(input: &Input<'_>, hold: &HoldView, look: Look<'_>, plan: &mut Plan) -> 
     }
     plan.wake(Some(hold.spec.deadline));
     match hold.spec.reason {
-        HoldReason::Retire => retire(hold, seen),
+        HoldReason::Retire => retire(rule, hold, seen),
         _ => {
             let forgotten = forgotten(input, hold, look, plan);
             if forgotten.is_empty() { wait(rule, hold, seen, verdict) } else { forgotten }
@@ -119,8 +119,14 @@ fn open(input: &Input<'_>, hold: &HoldView, look: Look<'_>, plan: &mut Plan) -> 
 }
 
 /// The owner is deleted once; a hold that is taken up has seen it done.
-fn retire(hold: &HoldView, seen: &Seen<'_>) -> Vec<Action> {
-    if hold.status.phase == Phase::Active {
+///
+/// It is the pod's own owner as the rule finds it, and in a namespace: a hold is no leave to delete whatever it names.
+fn retire(rule: &Rule, hold: &HoldView, seen: &Seen<'_>) -> Vec<Action> {
+    let named = &hold.spec.workload;
+    let kind = GroupKind::new(&named.group, &named.kind);
+    let is_owner = rule.spec.owner.as_ref().is_some_and(|owner| owner.kind == kind)
+        && matches!(seen.owner, Found::Owner(owner) if *owner.uid == *named.uid && !owner.namespace.is_empty());
+    if hold.status.phase == Phase::Active || !is_owner {
         return Vec::new();
     }
     let owner = &hold.spec.workload;
@@ -137,7 +143,7 @@ fn retire(hold: &HoldView, seen: &Seen<'_>) -> Vec<Action> {
     );
     vec![
         Action::DeleteOwner {
-            kind: GroupKind::new(&owner.group, &owner.kind),
+            kind,
             owner: ObjectRef {
                 namespace: hold.namespace.clone(),
                 name: owner.name.clone(),

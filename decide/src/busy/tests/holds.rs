@@ -365,3 +365,22 @@ fn a_terminating_pods_hold_stays_until_it_is_gone() {
         assert_eq!(scene.holds.len(), 1, "{phase}");
     }
 }
+
+/// Who may create holds must not be able to delete what the controller may delete.
+#[test]
+fn only_the_pods_own_owner_is_deleted_for_it() {
+    type Bend = fn(&mut Scene);
+    for (name, bend) in [
+        ("another object of the kind", (|scene| scene.holds[0].spec.workload.uid = "runner-2".into()) as Bend),
+        ("another kind", |scene| scene.holds[0].spec.workload.kind = "RunnerSet".into()),
+        ("another group", |scene| scene.holds[0].spec.workload.group = "apps".into()),
+        ("nothing", |scene| scene.holds[0].spec.workload = crate::hold::WorkloadRef::default()),
+        ("its owner is not there", |scene| scene.owner = None),
+        ("an owner of the whole cluster", |scene| scene.owner.as_mut().unwrap().namespace = "".into()),
+    ] {
+        let scene = retired().with(bend);
+        let words = in_words(&scene.plan());
+        assert!(!words.iter().flatten().any(|word| word.contains("delete")), "{name}: {words:?}");
+        assert!(scene.plan().wake_at <= Some(after(6 * 3600)), "{name}: it ends all the same");
+    }
+}
