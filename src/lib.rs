@@ -16,3 +16,5 @@ pub mod webhook;
 
 #[cfg(test)]
 mod docs_test;
+#[cfg(test)]
+mod testing;

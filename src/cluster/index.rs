@@ -7,6 +7,8 @@
 mod busy;
 mod dirty;
 mod sinks;
+#[cfg(test)]
+mod tests;
 mod workloads;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -87,6 +89,40 @@ impl Index {
     pub fn following(rules: Vec<Rule>) -> (Self, Dirty) {
         let dirty = Dirty::default();
         (Self { dirty: Some(dirty.clone()), ..Self::new(rules) }, dirty)
+    }
+}
+
+#[cfg(test)]
+impl Index {
+    /// Nothing is known, nor that something was.
+    pub(crate) fn is_empty(&self) -> bool {
+        // Named one by one, so that none is left out.
+        let State {
+            pods,
+            pods_of,
+            replica_sets,
+            sets_of,
+            set_owner,
+            deployments,
+            deployment_names,
+            doomed,
+            policies,
+            holds,
+            holds_of,
+            busy,
+        } = &*self.state.read();
+        pods.is_empty()
+            && pods_of.is_empty()
+            && replica_sets.is_empty()
+            && sets_of.is_empty()
+            && set_owner.is_empty()
+            && deployments.is_empty()
+            && deployment_names.is_empty()
+            && doomed.is_empty()
+            && policies.is_empty()
+            && holds.is_empty()
+            && holds_of.is_empty()
+            && busy.is_empty()
     }
 }
 

@@ -1,19 +1,22 @@
 //! What is known for busy rules: the pods they govern, their owners, the pods linked to them.
 
+mod sinks;
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use belay_decide::busy::{BusyPod, ControllerRef, Fields, Found, GroupKind, Owner, Rule, Seen};
+use belay_decide::busy::{BusyPod, ControllerRef, Found, GroupKind, Owner, Rule, Seen};
 use belay_decide::hold::{HoldReason, HoldView, hold_name};
 use jiff::Timestamp;
 
 use super::sinks::Touched;
 use super::{Index, Named, PodKey, State, get, insert, remove};
-use crate::cluster::project_busy::OwnerFields;
-use crate::cluster::watch::Sink;
+pub use sinks::{BusyPodSink, LinkedSink, OwnerSink};
 
 /// A pod that is linked to another by a label.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Linked {
     /// `metadata.namespace`, of both.
     pub namespace: Box<str>,
@@ -36,18 +39,20 @@ impl Linked {
     }
 }
 
-/// An object by namespace and name, of one kind.
-type OwnerKey = (GroupKind, Box<str>, Box<str>);
+/// By UIDs, since those alone say which object is meant: an owner may be of the cluster, and a successor may bear its
+/// name.
+type ByUid<V> = HashMap<Box<str>, BTreeSet<V>>;
 
 #[derive(Default)]
 pub(super) struct Busy {
     /// By the number of the rule that selects it; the first one governs.
     pods: Named<BTreeMap<usize, BusyPod>>,
-    /// Names of governed pods by their controller.
-    pods_of: HashMap<OwnerKey, BTreeSet<Box<str>>>,
+    /// Governed pods by their controller.
+    pods_of: ByUid<PodKey>,
+    /// Owners, and what leads to them.
     owners: HashMap<GroupKind, Named<Owner>>,
-    /// Objects on the way to an owner, by that owner: its kind and name.
-    owned: HashMap<OwnerKey, BTreeSet<(GroupKind, Box<str>)>>,
+    /// Those that have a controller, by that one.
+    owned: ByUid<Box<str>>,
     linked: HashMap<Box<str>, Named<Linked>>,
     /// Names of linked pods by label and the pod that they are linked to.
     linked_to: HashMap<(Box<str>, PodKey), BTreeSet<Box<str>>>,
@@ -55,10 +60,6 @@ pub(super) struct Busy {
     pub(super) holds_of: HashMap<PodKey, BTreeSet<Box<str>>>,
     /// Pods that carry hints of ours, governed or not.
     pub(super) marked: BTreeSet<PodKey>,
-}
-
-fn note(sets: &mut HashMap<OwnerKey, BTreeSet<Box<str>>>, key: OwnerKey, name: &str) {
-    sets.entry(key).or_default().insert(name.into());
 }
 
 fn forget<K: std::hash::Hash + Eq, V: Ord>(sets: &mut HashMap<K, BTreeSet<V>>, key: &K, value: &V) {
@@ -70,16 +71,12 @@ fn forget<K: std::hash::Hash + Eq, V: Ord>(sets: &mut HashMap<K, BTreeSet<V>>, k
     }
 }
 
-fn owner_key(namespace: &str, controller: &ControllerRef) -> OwnerKey {
-    (controller.kind.clone(), namespace.into(), controller.name.clone())
-}
-
 impl Busy {
     fn put_pod(&mut self, rule: usize, pod: BusyPod, touched: &mut Touched) {
-        touched.pods.push(PodKey::new(&pod.namespace, &pod.name));
-        self.forget_pod(rule, &pod.namespace, &pod.name);
+        self.take_pod(rule, &pod, touched);
         if let Some(controller) = &pod.controller {
-            note(&mut self.pods_of, owner_key(&pod.namespace, controller), &pod.name);
+            let pods = self.pods_of.entry(controller.uid.clone()).or_default();
+            pods.insert(PodKey::new(&pod.namespace, &pod.name));
         }
         let (namespace, name) = (pod.namespace.clone(), pod.name.clone());
         match self.pods.get_mut(&namespace).and_then(|pods| pods.get_mut(&name)) {
@@ -89,55 +86,64 @@ impl Busy {
     }
 
     fn take_pod(&mut self, rule: usize, pod: &BusyPod, touched: &mut Touched) {
-        touched.pods.push(PodKey::new(&pod.namespace, &pod.name));
-        self.forget_pod(rule, &pod.namespace, &pod.name);
+        let key = PodKey::new(&pod.namespace, &pod.name);
+        self.forget_pod(rule, &key);
+        touched.pods.push(key);
     }
 
-    fn forget_pod(&mut self, rule: usize, namespace: &str, name: &str) {
-        let Some(views) = self.pods.get_mut(namespace).and_then(|pods| pods.get_mut(name)) else { return };
-        let gone = views.remove(&rule);
-        let is_last = views.is_empty();
-        if is_last {
-            remove(&mut self.pods, namespace, name);
+    fn forget_pod(&mut self, rule: usize, key: &PodKey) {
+        let Some(views) = self.pods.get_mut(&key.namespace).and_then(|pods| pods.get_mut(&key.name)) else { return };
+        let gone = views.remove(&rule).and_then(|gone| gone.controller);
+        // Several rules may select it, and one of their watches may be ahead of the others.
+        let is_left = |uid: &str| {
+            views.values().any(|pod| pod.controller.as_ref().is_some_and(|controller| *controller.uid == *uid))
+        };
+        let gone = gone.filter(|gone| !is_left(&gone.uid));
+        if views.is_empty() {
+            remove(&mut self.pods, &key.namespace, &key.name);
         }
-        if let Some(controller) = gone.and_then(|gone| gone.controller).filter(|_| is_last) {
-            forget(&mut self.pods_of, &owner_key(namespace, &controller), &name.into());
+        if let Some(controller) = gone {
+            forget(&mut self.pods_of, &controller.uid, key);
         }
     }
 
     /// Pods that ask this object, directly or through another.
-    fn touch_owner(&self, kind: &GroupKind, owner: &Owner, touched: &mut Touched) {
-        let key = (kind.clone(), owner.namespace.clone(), owner.name.clone());
-        let through = self.owned.get(&key).into_iter().flatten();
-        let keys =
-            through.map(|(kind, name)| (kind.clone(), owner.namespace.clone(), name.clone())).chain([key.clone()]);
-        for key in keys {
-            let pods = self.pods_of.get(&key).into_iter().flatten();
-            touched.pods.extend(pods.map(|pod| PodKey::new(&key.1, pod)));
+    fn touch_owner(&self, uid: &str, touched: &mut Touched) {
+        let through = self.owned.get(uid).into_iter().flatten();
+        for uid in through.map(|uid| &**uid).chain([uid]) {
+            touched.pods.extend(self.pods_of.get(uid).into_iter().flatten().cloned());
         }
     }
 
     fn put_owner(&mut self, kind: &GroupKind, owner: Owner, touched: &mut Touched) {
+        let owners = self.owners.entry(kind.clone()).or_default();
+        // Most writes to an owner change nothing that a rule reads.
+        if get(owners, &owner.namespace, &owner.name) == Some(&owner) {
+            return;
+        }
         self.take_owner(kind, &owner, touched);
         if let Some(controller) = &owner.controller {
-            let step = (kind.clone(), owner.name.clone());
-            self.owned.entry(owner_key(&owner.namespace, controller)).or_default().insert(step);
+            self.owned.entry(controller.uid.clone()).or_default().insert(owner.uid.clone());
         }
+        self.touch_owner(&owner.uid, touched);
         let (namespace, name) = (owner.namespace.clone(), owner.name.clone());
         insert(self.owners.entry(kind.clone()).or_default(), &namespace, &name, owner);
     }
 
+    /// What is known under its name goes, whatever the object says at its end.
     fn take_owner(&mut self, kind: &GroupKind, owner: &Owner, touched: &mut Touched) {
-        self.touch_owner(kind, owner, touched);
         let Some(owners) = self.owners.get_mut(kind) else { return };
-        let gone = remove(owners, &owner.namespace, &owner.name);
-        if let Some(controller) = gone.and_then(|gone| gone.controller) {
-            let step = (kind.clone(), owner.name.clone());
-            forget(&mut self.owned, &owner_key(&owner.namespace, &controller), &step);
+        let Some(gone) = remove(owners, &owner.namespace, &owner.name) else { return };
+        self.touch_owner(&gone.uid, touched);
+        if let Some(controller) = gone.controller {
+            forget(&mut self.owned, &controller.uid, &gone.uid);
         }
     }
 
     fn put_linked(&mut self, label: &str, pod: Linked, touched: &mut Touched) {
+        if self.linked.get(label).and_then(|named| get(named, &pod.namespace, &pod.name)) == Some(&pod) {
+            return;
+        }
         self.take_linked(label, &pod, touched);
         let to = PodKey::new(&pod.namespace, &pod.to);
         self.linked_to.entry((label.into(), to.clone())).or_default().insert(pod.name.clone());
@@ -214,7 +220,7 @@ impl Index {
         ask(self.state.read().busy.found(rule, pod))
     }
 
-    /// A rule governs the pod, or it carries hints of ours, or it has holds: it is to be looked at.
+    /// The pod carries hints of ours, governed or not.
     pub fn is_marked(&self, key: &PodKey) -> bool {
         self.state.read().busy.marked.contains(key)
     }
@@ -241,142 +247,6 @@ pub fn hold_of<'a>(holds: &[&'a HoldView], reason: HoldReason, pod: &BusyPod) ->
     holds.iter().copied().find(|hold| hold.name == name && hold.is_of(reason, &pod.uid))
 }
 
-/// Takes in the pods that a rule selects.
-#[derive(Clone)]
-pub struct BusyPodSink {
-    /// The cache.
-    pub index: Index,
-    /// The rule's number.
-    pub rule: usize,
-}
-
-impl Sink<BusyPod> for BusyPodSink {
-    fn replace(&mut self, objects: Vec<BusyPod>) {
-        let rule = self.rule;
-        self.index.change(|state, touched| {
-            let mut known = Vec::new();
-            for (namespace, pods) in &state.busy.pods {
-                let of_rule = pods.iter().filter(|(_, views)| views.contains_key(&rule));
-                known.extend(of_rule.map(|(name, _)| PodKey::new(namespace, name)));
-            }
-            for key in &known {
-                state.busy.forget_pod(rule, &key.namespace, &key.name);
-            }
-            touched.pods.extend(known);
-            for pod in objects {
-                state.busy.put_pod(rule, pod, touched);
-            }
-        });
-    }
-
-    fn apply(&mut self, object: BusyPod) {
-        self.index.change(|state, touched| state.busy.put_pod(self.rule, object, touched));
-    }
-
-    fn delete(&mut self, object: BusyPod) {
-        self.index.change(|state, touched| state.busy.take_pod(self.rule, &object, touched));
-    }
-}
-
-/// Takes in owners of one kind, and what leads to them.
-#[derive(Clone)]
-pub struct OwnerSink {
-    /// The cache.
-    pub index: Index,
-    /// The kind.
-    pub kind: GroupKind,
-}
-
-impl OwnerSink {
-    /// What is kept of an owner of this kind: what any rule reads.
-    pub fn fields(&self) -> OwnerFields {
-        let asks = |rule: &&Rule| rule.spec.owner.as_ref().is_some_and(|owner| owner.kind == self.kind);
-        let rules: Vec<_> = self.index.rules.iter().filter(asks).collect();
-        let job_fields = rules.iter().filter_map(|rule| rule.spec.owner.as_ref()).flat_map(|owner| &owner.job_fields);
-        OwnerFields {
-            job_fields: job_fields.cloned().collect(),
-            read: Fields::union(rules.iter().map(|rule| &rule.owner_fields)),
-        }
-    }
-}
-
-impl Sink<Owner> for OwnerSink {
-    fn replace(&mut self, objects: Vec<Owner>) {
-        self.index.change(|state, touched| {
-            let known: Vec<Owner> = state
-                .busy
-                .owners
-                .get(&self.kind)
-                .into_iter()
-                .flatten()
-                .flat_map(|(_, owners)| owners.values())
-                .cloned()
-                .collect();
-            for owner in &known {
-                state.busy.take_owner(&self.kind, owner, touched);
-            }
-            for owner in objects {
-                state.busy.put_owner(&self.kind, owner, touched);
-            }
-        });
-    }
-
-    fn apply(&mut self, object: Owner) {
-        self.index.change(|state, touched| state.busy.put_owner(&self.kind, object, touched));
-    }
-
-    fn delete(&mut self, object: Owner) {
-        self.index.change(|state, touched| state.busy.take_owner(&self.kind, &object, touched));
-    }
-}
-
-/// Takes in pods that are linked to others by one label.
-#[derive(Clone)]
-pub struct LinkedSink {
-    /// The cache.
-    pub index: Index,
-    /// The label.
-    pub label: Box<str>,
-}
-
-impl LinkedSink {
-    /// What is kept of a linked pod: what any rule reads.
-    pub fn fields(&self) -> Fields {
-        let rules = self.index.rules.iter().filter(|rule| rule.spec.linked_label.as_deref() == Some(&*self.label));
-        Fields::union(rules.map(|rule| &rule.linked_fields))
-    }
-}
-
-impl Sink<Linked> for LinkedSink {
-    fn replace(&mut self, objects: Vec<Linked>) {
-        self.index.change(|state, touched| {
-            let known: Vec<Linked> = state
-                .busy
-                .linked
-                .get(&self.label)
-                .into_iter()
-                .flatten()
-                .flat_map(|(_, pods)| pods.values())
-                .cloned()
-                .collect();
-            for pod in &known {
-                state.busy.take_linked(&self.label, pod, touched);
-            }
-            for pod in objects {
-                state.busy.put_linked(&self.label, pod, touched);
-            }
-        });
-    }
-
-    fn apply(&mut self, object: Linked) {
-        self.index.change(|state, touched| state.busy.put_linked(&self.label, object, touched));
-    }
-
-    fn delete(&mut self, object: Linked) {
-        self.index.change(|state, touched| state.busy.take_linked(&self.label, &object, touched));
-    }
-}
-
 impl State {
     /// Notes whether a pod carries hints of ours.
     pub(super) fn mark(&mut self, key: PodKey, marked: bool, touched: &mut Touched) {
@@ -386,5 +256,22 @@ impl State {
         } else if self.busy.marked.remove(&key) {
             touched.pods.push(key);
         }
+    }
+}
+
+#[cfg(test)]
+impl Busy {
+    /// Nothing is known, nor that something was.
+    pub(super) fn is_empty(&self) -> bool {
+        // Named one by one, so that none is left out.
+        let Self { pods, pods_of, owners, owned, linked, linked_to, holds_of, marked } = self;
+        pods.is_empty()
+            && pods_of.is_empty()
+            && owners.values().all(HashMap::is_empty)
+            && owned.is_empty()
+            && linked.values().all(HashMap::is_empty)
+            && linked_to.is_empty()
+            && holds_of.is_empty()
+            && marked.is_empty()
     }
 }

@@ -129,6 +129,7 @@ impl Kind for PodView {
 
     fn known(state: &State, touched: &mut Touched) {
         touched.all_with_holds(state, None);
+        touched.pods.extend(state.busy.marked.iter().cloned());
     }
 }
 
@@ -283,6 +284,7 @@ impl Kind for HoldView {
     }
 
     fn put(self, state: &mut State, touched: &mut Touched) {
+        forget_hold(state, &self, touched);
         touch_hold(&self, touched);
         let name: Box<str> = self.name.as_str().into();
         match self.spec.reason {
@@ -294,12 +296,7 @@ impl Kind for HoldView {
     }
 
     fn take(self, state: &mut State, touched: &mut Touched) {
-        touch_hold(&self, touched);
-        remove(&mut state.holds, &self.namespace, &self.name);
-        match self.spec.reason {
-            HoldReason::Handover => forget(&mut state.holds_of, &workload_of(&self), &self.name),
-            _ => forget(&mut state.busy.holds_of, &victim_of(&self), &self.name),
-        }
+        forget_hold(state, &self, touched);
     }
 
     fn known(state: &State, touched: &mut Touched) {
@@ -315,6 +312,16 @@ fn workload_of(hold: &HoldView) -> WorkloadKey {
 
 fn victim_of(hold: &HoldView) -> PodKey {
     PodKey::new(&hold.namespace, &hold.spec.victim_name)
+}
+
+/// What is known under its name goes, whatever the object says: another one may have taken the name.
+fn forget_hold(state: &mut State, hold: &HoldView, touched: &mut Touched) {
+    let Some(gone) = remove(&mut state.holds, &hold.namespace, &hold.name) else { return };
+    touch_hold(&gone, touched);
+    match gone.spec.reason {
+        HoldReason::Handover => forget(&mut state.holds_of, &workload_of(&gone), &gone.name),
+        _ => forget(&mut state.busy.holds_of, &victim_of(&gone), &gone.name),
+    }
 }
 
 fn touch_hold(hold: &HoldView, touched: &mut Touched) {

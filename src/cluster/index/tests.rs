@@ -1,0 +1,143 @@
+//! Whatever comes and goes, nothing is kept of what is gone.
+
+use belay_decide::view::{NodeView, PodPhase};
+use proptest::prelude::*;
+use proptest::sample::select;
+use serde_json::json;
+
+use super::*;
+use crate::cluster::project;
+use crate::cluster::subset::DeploymentSubset;
+use crate::cluster::watch::Sink;
+
+#[derive(Clone, Debug)]
+enum Object {
+    Pod(PodView),
+    ReplicaSet(ReplicaSetView),
+    Deployment(DeploymentView),
+    Node(NodeView),
+    Policy(Policy),
+}
+
+const NAMES: [&str; 2] = ["x", "y"];
+
+fn names() -> impl Strategy<Value = &'static str> {
+    select(NAMES.to_vec())
+}
+
+/// The UID of the object of this name, which a later one of the name does not share.
+fn uid(what: &str, name: &str, generation: u8) -> String {
+    format!("{what} {name} {generation}")
+}
+
+fn pod(name: &str, generation: u8, set: Option<(&str, u8)>) -> PodView {
+    PodView {
+        namespace: "n".into(),
+        name: name.into(),
+        uid: uid("pod", name, generation).as_str().into(),
+        node: None,
+        replica_set: set.map(|(name, generation)| uid("set", name, generation).as_str().into()),
+        template_hash: None,
+        phase: PodPhase::Running,
+        ready_since: None,
+        terminating: false,
+        unschedulable: false,
+        marked: false,
+    }
+}
+
+fn replica_set(name: &str, generation: u8, deployment: Option<(&str, u8)>) -> ReplicaSetView {
+    ReplicaSetView {
+        namespace: "n".into(),
+        name: name.into(),
+        uid: uid("set", name, generation).as_str().into(),
+        deployment: deployment.map(|(name, generation)| uid("deployment", name, generation).as_str().into()),
+        revision: None,
+        template_hash: None,
+        slot: None,
+    }
+}
+
+fn deployment(name: &str, generation: u8) -> DeploymentView {
+    let meta = json!({"namespace": "n", "name": name, "uid": uid("deployment", name, generation)});
+    project::deployment(&serde_json::from_value::<DeploymentSubset>(json!({ "metadata": meta })).unwrap())
+}
+
+fn policy(name: &str) -> Policy {
+    let policy: api::HandoverPolicy = serde_json::from_value(json!({
+        "apiVersion": "belay.dev/v1alpha1", "kind": "HandoverPolicy",
+        "metadata": {"namespace": "n", "name": name}, "spec": {"targetRef": {"name": name}},
+    }))
+    .unwrap();
+    Policy {
+        view: project::policy(&policy),
+        target: Target::of(Some(name), None),
+        generation: 1,
+        resource_version: "1".into(),
+        uid: uid("policy", name, 0),
+        status: None,
+    }
+}
+
+fn objects() -> impl Strategy<Value = Object> {
+    let of = || (names(), 0..2_u8);
+    prop_oneof![
+        3 => (of(), proptest::option::of(of()))
+            .prop_map(|((name, generation), set)| Object::Pod(pod(name, generation, set))),
+        3 => (of(), proptest::option::of(of()))
+            .prop_map(|((name, generation), above)| Object::ReplicaSet(replica_set(name, generation, above))),
+        2 => of().prop_map(|(name, generation)| Object::Deployment(deployment(name, generation))),
+        1 => (names(), any::<bool>()).prop_map(|(name, unschedulable)| {
+            Object::Node(NodeView { name: name.into(), unschedulable, taints: Vec::new() })
+        }),
+        1 => names().prop_map(|name| Object::Policy(policy(name))),
+    ]
+}
+
+fn put(index: &Index, object: Object) {
+    let mut sink = IndexSink(index.clone());
+    match object {
+        Object::Pod(one) => sink.apply(one),
+        Object::ReplicaSet(one) => sink.apply(one),
+        Object::Deployment(one) => sink.apply(one),
+        Object::Node(one) => sink.apply(one),
+        Object::Policy(one) => sink.apply(one),
+    }
+}
+
+/// The object of that name is gone; what the watch sends for it may differ from what was last known.
+fn take(index: &Index, object: Object) {
+    let mut sink = IndexSink(index.clone());
+    match object {
+        Object::Pod(one) => sink.delete(one),
+        Object::ReplicaSet(one) => sink.delete(one),
+        Object::Deployment(one) => sink.delete(one),
+        Object::Node(one) => sink.delete(one),
+        Object::Policy(one) => sink.delete(one),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_comes_and_goes_leaves_nothing(changes in proptest::collection::vec((any::<bool>(), objects()), 1..60)) {
+        let index = Index::default();
+        for (comes, object) in changes {
+            if comes { put(&index, object) } else { take(&index, object) }
+        }
+        for name in NAMES {
+            let last = [
+                Object::Pod(pod(name, 9, None)),
+                Object::ReplicaSet(replica_set(name, 9, None)),
+                Object::Deployment(deployment(name, 9)),
+                Object::Node(NodeView { name: name.into(), ..NodeView::default() }),
+                Object::Policy(policy(name)),
+            ];
+            for object in last {
+                take(&index, object);
+            }
+        }
+        prop_assert!(index.is_empty(), "something is kept of what is gone");
+    }
+}
