@@ -7,7 +7,7 @@ use anyhow::{Context as _, ensure};
 use belay_e2e::world::{Belay, Cluster, Namespace, PodInfo, test_on};
 use serde_json::{Value, json};
 
-use crate::busy_support::ensure_told;
+use crate::busy_support::{SYSTEMS, ensure_told};
 
 /// For a pass over a hundred pods, or a rollout of Belay, on a machine that is busy.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(3);
@@ -26,6 +26,9 @@ pub(crate) fn lifecycle(name: &str, values: &Value, body: impl AsyncFnOnce(&Name
     let _alone = STAGE.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = Cluster::shared();
     test_on(&cluster, name, async |ns: &Namespace| {
+        for definitions in SYSTEMS {
+            cluster.crds(definitions).await?;
+        }
         let belay = cluster.install_belay(values.clone()).await?;
         leads(ns, &belay).await?;
         body(ns, &belay).await

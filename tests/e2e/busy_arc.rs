@@ -165,7 +165,6 @@ fn a_workflow_pod_tells_that_its_runner_is_busy_though_no_job_was_reported() {
 fn a_runner_whose_owner_is_missing_counts_as_busy() {
     test_with_belay("no-owner", async |ns: &Namespace| {
         ns.nodes(1).await?;
-        ns.cluster().crds(belay_e2e::arc::CRDS).await?;
         let metadata = json!({ "name": "orphan", "labels": { "actions-ephemeral-runner": "True" } });
         ensure_told(&ns.pod(json!({ "metadata": metadata })).await?, IDLE, &[])?;
         ns.ready("orphan", SOON).await?;

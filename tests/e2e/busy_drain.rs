@@ -62,7 +62,7 @@ fn an_idle_runner_is_retired_by_its_owner_and_the_drain_ends() {
         let (idle, busy) = idle_and_busy(ns, &arc, &json!({})).await?;
         let owner = arc.runner(&idle.name).await?.context("no runner")?;
         let drain = ns.drain(&idle.node, &["--timeout=180s"]).await?;
-        drain.line(&format!("belay: holding {}: it is idle", idle.name), SOON).await?;
+        drain.line(&format!("belay: holding {}: its owner", idle.name), SOON).await?;
         ns.eventually("the idle runner and its owner are gone", SOON, async || {
             ensure!(arc.runner(&idle.name).await?.is_none(), "its owner is there");
             ensure!(ns.api::<Pod>().get_opt(&idle.name).await?.is_none(), "it is there");

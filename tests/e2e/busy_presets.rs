@@ -20,8 +20,7 @@ use crate::busy_support::{
 };
 use crate::support::{SOON, test_with_belay};
 
-const AGONES: &str = include_str!("../crds/agones.dev.yaml");
-const TEKTON: &str = include_str!("../crds/tekton.dev.yaml");
+/// Not the owner that a rule names: its pods tell their state themselves.
 const ARGO: &str = include_str!("../crds/argoproj.io.yaml");
 
 /// What a busy pod is told as where its system has already told Cluster Autoscaler.
@@ -34,10 +33,9 @@ struct Custom {
 }
 
 impl Custom {
-    async fn install(ns: &Namespace, crds: &str, group: &str, version: &str, kind: &str) -> anyhow::Result<Self> {
-        ns.cluster().crds(crds).await?;
+    fn of(ns: &Namespace, group: &str, version: &str, kind: &str) -> Self {
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
-        Ok(Self { api: ns.custom(&resource), resource })
+        Self { api: ns.custom(&resource), resource }
     }
 
     /// Creates an object, and answers a reference to it as its pod's controller.
@@ -86,7 +84,7 @@ async fn ended_passes(ns: &Namespace, pod: &PodInfo, phase: &str) -> anyhow::Res
 fn a_game_server_is_busy_while_it_is_allocated_or_reserved() {
     test_with_belay("agones", async |ns: &Namespace| {
         ns.nodes(1).await?;
-        let servers = Custom::install(ns, AGONES, "agones.dev", "v1", "GameServer").await?;
+        let servers = Custom::of(ns, "agones.dev", "v1", "GameServer");
         let container = json!({ "name": "game", "image": IDLE_IMAGE });
         let spec = json!({
             "container": "game", "eviction": { "safe": "OnUpgrade" }, "scheduling": "Packed",
@@ -135,7 +133,7 @@ fn a_game_server_is_busy_while_it_is_allocated_or_reserved() {
 fn a_task_run_is_busy_until_it_has_succeeded_or_failed() {
     test_with_belay("tekton", async |ns: &Namespace| {
         ns.nodes(1).await?;
-        let runs = Custom::install(ns, TEKTON, "tekton.dev", "v1", "TaskRun").await?;
+        let runs = Custom::of(ns, "tekton.dev", "v1", "TaskRun");
         for (name, outcome) in [("good", "True"), ("bad", "False")] {
             let owner = runs.create(name, json!({ "spec": { "taskRef": { "name": "build" } } })).await?;
             let pod = format!("{name}-pod");
@@ -178,7 +176,8 @@ fn a_task_run_is_busy_until_it_has_succeeded_or_failed() {
 fn a_pod_of_a_workflow_is_busy_until_it_is_marked_as_completed() {
     test_with_belay("argo", async |ns: &Namespace| {
         ns.nodes(1).await?;
-        let workflows = Custom::install(ns, ARGO, "argoproj.io", "v1alpha1", "Workflow").await?;
+        ns.cluster().crds(ARGO).await?;
+        let workflows = Custom::of(ns, "argoproj.io", "v1alpha1", "Workflow");
         let owner = workflows.create("release", json!({ "spec": { "entrypoint": "main" } })).await?;
         let pod = ns
             .pod(json!({

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context as _, bail, ensure};
-use belay_e2e::clock;
 use belay_e2e::world::{Namespace, PodInfo, merge};
+use belay_e2e::{arc, clock};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{EvictParams, Patch, PatchParams};
@@ -15,6 +15,10 @@ use crate::support::SOON;
 
 /// Every preset of the chart.
 pub(crate) const PRESETS: [&str; 6] = ["arc", "agones", "gitlab-runner", "tekton", "argo-workflows", "buildkite"];
+
+/// The definitions of the owners that the presets name.
+pub(crate) const SYSTEMS: [&str; 3] =
+    [arc::CRDS, include_str!("../crds/agones.dev.yaml"), include_str!("../crds/tekton.dev.yaml")];
 
 /// The label by which a pod chooses one of the rules below.
 pub(crate) const RULE: &str = "test.belay.dev/rule";
@@ -199,14 +203,20 @@ pub(crate) async fn told(
     .await
 }
 
-/// The names of the pods that Belay's programs changed, one for each write, in the order of the writes.
+/// The names of the pods that Belay's programs changed, one for each write, in the order of the writes. Nothing else
+/// was tried.
 pub(crate) fn written(ns: &Namespace) -> anyhow::Result<Vec<String>> {
-    let writes = ns.pod_writes()?;
-    for write in writes.iter().filter(|write| write.code >= 300) {
+    for write in ns.pod_writes()?.iter().filter(|write| write.code >= 300) {
         // Somebody else was faster, such as a kubelet: looked at again then.
         ensure!(matches!(write.code, 404 | 409), "{write:?}");
     }
-    Ok(writes.into_iter().filter(|write| write.code < 300 && !write.dry_run).map(|write| write.name).collect())
+    succeeded(ns)
+}
+
+/// As [`written`], whatever else was tried: an API server that has just started knows no roles yet, and refuses.
+pub(crate) fn succeeded(ns: &Namespace) -> anyhow::Result<Vec<String>> {
+    let writes = ns.pod_writes()?.into_iter().filter(|write| write.code < 300 && !write.dry_run);
+    Ok(writes.map(|write| write.name).collect())
 }
 
 /// A refused eviction.

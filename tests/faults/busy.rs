@@ -9,7 +9,7 @@ use belay_e2e::world::{Belay, Namespace};
 use serde_json::json;
 
 use crate::api_server::{die, rise};
-use crate::busy_support::{IDLE, WORKING, ensure_told, held_as, marks, written};
+use crate::busy_support::{IDLE, WORKING, ensure_told, held_as, marks, succeeded, written};
 use crate::stage::{PATIENCE, fault, finally, scale};
 use crate::support::SOON;
 use crate::webhook::kill_and_await;
@@ -83,7 +83,7 @@ fn hints_are_true_after_an_outage_of_the_api_server() {
             held_as(ns, runner, "PodBusy").await?;
         }
         let mut counts = BTreeMap::new();
-        written(ns)?.into_iter().for_each(|name| *counts.entry(name).or_insert(0) += 1);
+        succeeded(ns)?.into_iter().for_each(|name| *counts.entry(name).or_insert(0) += 1);
         // A write that was under way when the server died may not be in its log.
         ensure!(counts.values().all(|count| *count == 1), "written more than once: {counts:?}");
         ensure!(never.iter().all(|name| !counts.contains_key(name)), "idle ones were written to: {counts:?}");

@@ -117,8 +117,8 @@ impl Controller {
     async fn remove_finalizer(&self, runner: &DynamicObject, finalizer: &str) -> anyhow::Result<()> {
         let left: Vec<&String> = runner.finalizers().iter().filter(|one| *one != finalizer).collect();
         let patch = json!({ "metadata": { "uid": runner.uid(), "finalizers": left } });
-        let params = PatchParams::default();
-        Ok(ignore_gone(self.runners.patch(&runner.name_any(), &params, &Patch::Merge(patch)).await.map(drop))?)
+        let patched = self.runners.patch(&runner.name_any(), &as_manager(), &Patch::Merge(patch)).await;
+        Ok(ignore_gone(patched.map(drop))?)
     }
 
     async fn create_pod(&self, runner: &DynamicObject) -> anyhow::Result<Outcome> {
@@ -166,7 +166,7 @@ impl Controller {
 
     async fn patch_status(&self, runner: &DynamicObject, status: Value) -> anyhow::Result<()> {
         let patch = Patch::Merge(json!({ "metadata": { "uid": runner.uid() }, "status": status }));
-        let patched = self.runners.patch_status(&runner.name_any(), &PatchParams::default(), &patch).await;
+        let patched = self.runners.patch_status(&runner.name_any(), &as_manager(), &patch).await;
         Ok(ignore_gone(patched.map(drop))?)
     }
 }
@@ -209,6 +209,12 @@ impl Seen {
             Change::Synced => None,
         }
     }
+}
+
+/// The controller's writes are told from the listener's by the names of their programs, which are the default names of
+/// field managers.
+fn as_manager() -> PatchParams {
+    PatchParams { field_manager: Some("manager".to_owned()), ..PatchParams::default() }
 }
 
 fn has_finalizer(runner: &DynamicObject, finalizer: &str) -> bool {

@@ -125,7 +125,8 @@ impl<'a> Player<'a> {
     /// When the runner runs no job, or the API server refuses the patch.
     pub async fn report(&self, runner: &str, listener: Listener) -> anyhow::Result<()> {
         let patch = Patch::Merge(listener.report(&self.github.job(runner)?));
-        self.api().patch_status(runner, &PatchParams::default(), &patch).await?;
+        let params = PatchParams { field_manager: Some("ghalistener".to_owned()), ..PatchParams::default() };
+        self.api().patch_status(runner, &params, &patch).await?;
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! A whole test cluster: control plane, played nodes and network, tools. On a runtime of its own.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,8 +44,8 @@ struct Inner {
     namespaces: AtomicUsize,
     /// Set once the shared Belay is installed.
     belay: OnceCell<()>,
-    /// Held while CustomResourceDefinitions are being installed.
-    definitions: tokio::sync::Mutex<()>,
+    /// The CustomResourceDefinitions that tests have installed, as they were given.
+    definitions: tokio::sync::Mutex<BTreeSet<String>>,
     end: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -214,7 +215,7 @@ impl Cluster {
         Ok(Belay::of(self))
     }
 
-    pub(super) fn definitions(&self) -> &tokio::sync::Mutex<()> {
+    pub(super) fn definitions(&self) -> &tokio::sync::Mutex<BTreeSet<String>> {
         &self.0.definitions
     }
 

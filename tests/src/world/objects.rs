@@ -25,11 +25,16 @@ impl Cluster {
     /// # Errors
     /// When the API server refuses them.
     pub async fn crds(&self, yaml: &str) -> anyhow::Result<()> {
-        // Two at once would both find nothing and both create.
-        let _one = self.definitions().lock().await;
+        // Held all the while: two at once would both find nothing and both create.
+        let mut installed = self.definitions().lock().await;
+        if installed.contains(yaml) {
+            return Ok(());
+        }
         self.kubectl(["apply", "-f", "-"]).stdin(yaml).ok().await?;
         let wait = ["wait", "--for=condition=Established", ESTABLISHED_WITHIN, "-f", "-"];
-        self.kubectl(wait).stdin(yaml).ok().await.map(drop)
+        self.kubectl(wait).stdin(yaml).ok().await?;
+        installed.insert(yaml.to_owned());
+        Ok(())
     }
 }
 
