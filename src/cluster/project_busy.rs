@@ -3,6 +3,9 @@
 //! Rules may read any field, so the objects are taken whole off the wire; what no expression of the rule reads is
 //! thrown away at once.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 
 use belay_decide::busy::{BusyPod, ControllerRef, Fields, GroupKind, Owner, Rule, hints};
@@ -143,44 +146,4 @@ fn last_written(ledger: &[ManagedFieldsEntry], path: &str) -> Option<Timestamp> 
         place.is_some()
     };
     ledger.iter().filter(owns).filter_map(|entry| entry.time.as_ref().map(|time| time.0)).max()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn runner() -> DynamicObject {
-        serde_json::from_value(json!({
-            "apiVersion": "actions.github.com/v1alpha1", "kind": "EphemeralRunner",
-            "metadata": {
-                "name": "r-1", "namespace": "ci", "uid": "u",
-                "managedFields": [
-                    {"manager": "manager", "operation": "Update", "time": "2026-11-30T10:00:00Z", "fieldsType": "FieldsV1",
-                     "fieldsV1": {"f:status": {"f:ready": {}, "f:phase": {}}}},
-                    {"manager": "ghalistener", "operation": "Update", "subresource": "status",
-                     "time": "2026-11-30T11:00:00Z", "fieldsType": "FieldsV1", "fieldsV1": {"f:status": {"f:jobId": {}}}},
-                ],
-            },
-            "status": {"jobId": "7", "ready": true, "phase": "Running"},
-        }))
-        .unwrap()
-    }
-
-    #[test]
-    fn an_owner_keeps_what_is_read_and_when_its_job_was_written() {
-        let mut read = Fields::default();
-        read.keep(&["status", "jobId"]);
-        let fields = OwnerFields { read, job_fields: vec!["status.jobId".into(), "status.workflowRunId".into()] };
-        let owner = owner(&runner(), &fields);
-        assert_eq!(owner.object, json!({"status": {"jobId": "7"}}));
-        let at: Timestamp = "2026-11-30T11:00:00Z".parse().unwrap();
-        assert_eq!(owner.written, BTreeMap::from([("status.jobId".into(), at)]));
-    }
-
-    #[test]
-    fn an_expression_sees_no_managed_fields() {
-        let owner = owner(&runner(), &OwnerFields { read: Fields::All, job_fields: vec![] });
-        assert_eq!(owner.object["metadata"], json!({"name": "r-1", "namespace": "ci", "uid": "u"}));
-        assert_eq!(owner.object["status"]["phase"], "Running");
-    }
 }
