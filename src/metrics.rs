@@ -66,6 +66,7 @@ pub struct Metrics {
     leader: Gauge,
     watch_failing: Family<KindLabel, Gauge>,
     busy_pods: Family<BusyLabel, Gauge>,
+    busy_holds_ended: Family<Outcome, Counter>,
     hint_conflicts: Counter,
     stamped: Counter,
 }
@@ -133,6 +134,12 @@ impl Default for Metrics {
         );
         let busy_pods = Family::default();
         registry.register("busy_pods", "Pods that busy rules govern, by rule and state", busy_pods.clone());
+        let busy_holds_ended = Family::default();
+        registry.register(
+            "busy_holds_ended",
+            "Holds of busy pods, and of idle ones to be retired, that ended",
+            busy_holds_ended.clone(),
+        );
         let hint_conflicts = Counter::default();
         registry.register(
             "hint_conflicts",
@@ -154,6 +161,7 @@ impl Default for Metrics {
             leader,
             watch_failing,
             busy_pods,
+            busy_holds_ended,
             hint_conflicts,
             stamped,
         }
@@ -227,6 +235,11 @@ impl Metrics {
         self.busy_pods.clear();
     }
 
+    /// A hold of a busy pod, or of an idle one to be retired, ended.
+    pub fn busy_hold_ended(&self, outcome: &'static str) {
+        self.busy_holds_ended.get_or_create(&Outcome { outcome }).inc();
+    }
+
     /// So many hints were left to somebody else.
     pub fn hint_conflicts(&self, count: usize) {
         self.hint_conflicts.inc_by(count as u64);
@@ -248,6 +261,7 @@ impl Metrics {
         self.holds(&[("Active", 1)], Some(1.0));
         self.watch_failing("pods".into());
         self.busy_pod("arc-runner", "Busy", 1);
+        self.busy_hold_ended("JobEnded");
     }
 
     /// Whether this replica leads.
@@ -267,6 +281,6 @@ mod tests {
         let text = metrics.encode().unwrap();
         assert!(text.contains(r#"belay_eviction_reviews_total{decision="Hold",reason="AwaitingRestart"} 1"#), "{text}");
         let helped: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("# HELP ")).collect();
-        assert_eq!(helped.len(), 13, "each metric has its HELP: {text}");
+        assert_eq!(helped.len(), 14, "each metric has its HELP: {text}");
     }
 }

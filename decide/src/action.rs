@@ -79,17 +79,29 @@ pub struct Reference {
     pub name: String,
     /// Its UID.
     pub uid: String,
+    /// Which field of it, in dots and brackets; absent for the whole object. Events of one reason that differ in this
+    /// are told apart, where otherwise the later ones only raise a count.
+    pub field: Option<String>,
 }
 
 impl Reference {
     /// A Deployment.
     pub fn deployment(name: &str, uid: &str) -> Self {
-        Self { api_version: "apps/v1", kind: "Deployment", name: name.to_owned(), uid: uid.to_owned() }
+        Self { api_version: "apps/v1", kind: "Deployment", name: name.to_owned(), uid: uid.to_owned(), field: None }
     }
 
     /// A Pod.
     pub fn pod(name: &str, uid: &str) -> Self {
-        Self { api_version: "v1", kind: "Pod", name: name.to_owned(), uid: uid.to_owned() }
+        Self { api_version: "v1", kind: "Pod", name: name.to_owned(), uid: uid.to_owned(), field: None }
+    }
+
+    /// A label or annotation of a pod.
+    pub fn pod_mark(name: &str, uid: &str, key: &Key) -> Self {
+        let map = match key {
+            Key::Label(_) => "labels",
+            Key::Annotation(_) => "annotations",
+        };
+        Self { field: Some(format!("metadata.{map}[{}]", key.name())), ..Self::pod(name, uid) }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::cluster::lease::{self, Leadership};
 use crate::cluster::trust::Trust;
 use crate::cluster::watch::synced;
 use crate::controllers::work::Written;
-use crate::controllers::{busy, certificates, handover, policies};
+use crate::controllers::{Shared, busy, certificates, handover, policies};
 use crate::rate::TokenBucket;
 use crate::webhook::admin::{self, Admin};
 
@@ -29,11 +29,12 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     let Process {
         client,
         config,
+        selects,
         resources,
         settings,
         index,
         health,
-        busy_health,
+        rule_health,
         metrics,
         tasks,
         watches,
@@ -67,38 +68,25 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
         Arc::clone(&metrics),
         &tasks,
     );
-    let handover = handover::Loop {
-        index: index.clone(),
-        dirty: dirty.clone(),
-        applier: Arc::clone(&applier),
-        settings: Arc::clone(&settings),
-        leadership: Arc::clone(&leadership),
-        metrics: Arc::clone(&metrics),
-        health: health.clone(),
-        written: Written::default(),
-    };
-    // Without rules there is nothing to look at, nor the right to.
-    let busy = (!index.rules().is_empty()).then(|| busy::Loop {
-        client: client.clone(),
-        index: index.clone(),
-        dirty: dirty.clone(),
-        applier: Arc::clone(&applier),
-        settings: Arc::clone(&settings),
-        leadership: Arc::clone(&leadership),
-        metrics: Arc::clone(&metrics),
-        health: health.iter().chain(&busy_health).cloned().collect(),
-        written: Written::default(),
-        remembered: busy::Remembered::default(),
-    });
-    let policies = policies::Loop {
+    let shared = Shared {
         client: client.clone(),
         index,
         dirty,
         applier: Arc::clone(&applier),
         settings,
         leadership: Arc::clone(&leadership),
+        metrics: Arc::clone(&metrics),
         health: health.clone(),
     };
+    let handover = handover::Loop { shared: shared.clone(), written: Written::default() };
+    let busy = busy::Loop {
+        shared: shared.clone(),
+        selects,
+        rule_health: rule_health.clone(),
+        written: Written::default(),
+        remembered: busy::Remembered::default(),
+    };
+    let policies = policies::Loop { shared };
     let certificates = certificates::Loop {
         client,
         trust,
@@ -109,13 +97,13 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
         leadership,
         applier,
     };
-    let mut loops = vec![
+    let loops = [
         tasks.spawn("handovers", handover.run(terminate.clone())),
+        tasks.spawn("busy pods", busy.run(terminate.clone())),
         tasks.spawn("policies", policies.run(terminate.clone())),
         tasks.spawn("certificates", certificates.run(terminate.clone())),
     ];
-    loops.extend(busy.map(|busy| tasks.spawn("busy pods", busy.run(terminate.clone()))));
-    let admin = Admin { conditions: Arc::new(conditions(&terminate, health, busy_health)), metrics };
+    let admin = Admin { conditions: Arc::new(conditions(&terminate, health, &rule_health)), metrics };
     let serving = tokio::spawn(admin::serve(admin_listener, admin, stop.clone()));
 
     let failed = tokio::select! {

@@ -5,6 +5,7 @@ mod cleanup;
 mod controller;
 mod crds;
 mod explain;
+mod fill;
 mod process;
 mod webhook;
 

@@ -39,7 +39,7 @@ pub(super) async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         settings,
         index,
         health,
-        busy_health,
+        rule_health,
         metrics,
         tasks,
         watches,
@@ -61,7 +61,7 @@ pub(super) async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let handlers = Arc::new(Handlers {
         index,
         health: health.clone(),
-        busy_health: busy_health.clone(),
+        rule_health: rule_health.clone(),
         settings,
         victims: Victims::default(),
         busy_victims: Victims::default(),
@@ -71,7 +71,7 @@ pub(super) async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         metrics: Arc::clone(&metrics),
         clock: Clock::start(),
     });
-    let mut conditions = conditions(&terminate, health, busy_health);
+    let mut conditions = conditions(&terminate, health, &rule_health);
     conditions.push(("certificate", Arc::new(move || leaf.ready())));
     let telemetry = metrics.register(Telemetry::register);
     let admin = Admin { conditions: Arc::new(conditions), metrics };

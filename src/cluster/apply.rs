@@ -343,6 +343,7 @@ fn reference(namespace: &str, object: &Reference) -> ObjectReference {
         namespace: Some(namespace.to_owned()),
         name: Some(object.name.clone()),
         uid: Some(object.uid.clone()),
+        field_path: object.field.clone(),
         ..ObjectReference::default()
     }
 }

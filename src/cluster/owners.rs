@@ -4,6 +4,9 @@
 //! is looked up again from time to time, and its watch begun or ended as the API server serves it. A kind that is not
 //! served is no fault: its rules find no owner.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -181,7 +184,10 @@ pub async fn look_up(client: &Client, kind: &GroupKind) -> kube::Result<Option<S
         let core = GroupVersionKind::gvk("", "v1", &kind.kind);
         oneshot::pinned_kind(client, &core).await.map(Some)
     } else {
-        oneshot::group(client, &kind.group).await.map(|group| group.recommended_kind(&kind.kind))
+        oneshot::group(client, &kind.group).await.map(|group| {
+            let best = || group.resources_by_stability().into_iter().find(|(resource, _)| *resource.kind == *kind.kind);
+            group.recommended_kind(&kind.kind).or_else(best)
+        })
     };
     match found {
         Ok(found) => Ok(found

@@ -44,7 +44,10 @@ pub struct Health {
     /// What is watched, for people.
     pub what: Arc<str>,
     state: Arc<Mutex<State>>,
+    /// Cancelled when it was complete for the first time.
     first: CancellationToken,
+    /// Cancelled when it is known for the first time whether it can be complete.
+    known: CancellationToken,
     failing: Gauge,
 }
 
@@ -61,6 +64,7 @@ impl Health {
             what: what.into(),
             state: Arc::new(Mutex::new(State { synced: false, trouble: None })),
             first: CancellationToken::new(),
+            known: CancellationToken::new(),
             failing,
         }
     }
@@ -82,7 +86,7 @@ impl Health {
 
     /// `Err` with one line while it is not known yet whether the watch can be complete.
     pub fn settled(&self) -> Result<(), String> {
-        if self.state.lock().trouble.is_some() { Ok(()) } else { self.ready() }
+        if self.known.is_cancelled() { Ok(()) } else { self.ready() }
     }
 
     /// There is nothing to be seen, for now: nothing is missing.
@@ -101,6 +105,7 @@ impl Health {
     fn synced(&self) {
         *self.state.lock() = State { synced: true, trouble: None };
         self.first.cancel();
+        self.known.cancel();
     }
 
     /// Notes trouble; true where it is news.
@@ -109,6 +114,7 @@ impl Health {
         let news = state.trouble.as_deref() != Some(trouble);
         self.failing.set(1);
         state.trouble = Some(trouble.to_owned());
+        self.known.cancel();
         news
     }
 
@@ -122,13 +128,48 @@ impl Health {
 ///
 /// A decision on half-filled caches would take what is not listed yet for gone.
 pub async fn synced(health: &[Health], stop: &CancellationToken) -> bool {
-    for health in health {
+    all(health.iter().map(|health| &health.first), stop).await
+}
+
+/// Waits until it is known of every watch whether it can be complete; false where `stop` came first.
+pub async fn settled(health: impl Iterator<Item = &Health>, stop: &CancellationToken) -> bool {
+    all(health.map(|health| &health.known), stop).await
+}
+
+async fn all(tokens: impl Iterator<Item = &CancellationToken>, stop: &CancellationToken) -> bool {
+    for token in tokens {
         tokio::select! {
-            () = health.first.cancelled() => {}
+            () = token.cancelled() => {}
             () = stop.cancelled() => return false,
         }
     }
     true
+}
+
+/// The watches that busy rules need.
+#[derive(Clone, Debug, Default)]
+pub struct RuleHealth {
+    /// The pods that each selects, by the rule's number.
+    pub pods: Vec<Health>,
+    /// What each asks about its pods, by the rule's number: owners, what leads to them, linked pods.
+    pub asked: Vec<Vec<Health>>,
+}
+
+impl RuleHealth {
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Health> {
+        self.pods.iter().chain(self.asked.iter().flatten())
+    }
+
+    /// It is known which pods are governed.
+    pub fn is_governing_known(&self) -> bool {
+        self.pods.iter().all(Health::is_synced)
+    }
+
+    /// What the rule of this number asks is known.
+    pub fn is_asked_known(&self, rule: usize) -> bool {
+        self.asked.get(rule).into_iter().flatten().all(Health::is_synced)
+    }
 }
 
 /// What watches are started with.

@@ -4,44 +4,37 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use belay_decide::action::{Action, ObjectRef};
 use belay_decide::busy::reconcile::{self, Input, Memory, Plan};
 use belay_decide::busy::{State, judge};
-use jiff::Timestamp;
+use belay_decide::hold::HoldStatus;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, Client, ResourceExt as _};
+use kube::{Api, ResourceExt as _};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use super::Shared;
 use super::work::{self, RETRY, Work, Written};
-use crate::cluster::apply::{Applier, ApplyError, bounded};
+use crate::cluster::apply::{ApplyError, bounded};
 use crate::cluster::clock::Clock;
-use crate::cluster::index::{Dirty, Index, PodKey};
-use crate::cluster::lease::Leadership;
+use crate::cluster::index::PodKey;
 use crate::cluster::project_busy;
-use crate::cluster::watch::Health;
-use crate::metrics::Metrics;
-use crate::settings::Settings;
+use crate::cluster::watch::{RuleHealth, settled, synced};
+use crate::config::Selects;
+
+/// How soon a pod is looked at again whose rule cannot see what it asks: the watch tries every few seconds, and touches
+/// the pod when it sees.
+const BLIND: SignedDuration = SignedDuration::from_secs(30);
 
 /// What the loop works with.
 pub struct Loop {
-    /// The client, for the rare pod that carries hints and that no rule governs any more.
-    pub client: Client,
-    /// The cache.
-    pub index: Index,
-    /// What changes in it.
-    pub dirty: Dirty,
-    /// The writer.
-    pub applier: Arc<Applier>,
-    /// The configuration in force.
-    pub settings: Arc<ArcSwap<Settings>>,
-    /// Whether this replica leads.
-    pub leadership: Arc<Leadership>,
-    /// The counters.
-    pub metrics: Arc<Metrics>,
-    /// The watches that fill the cache.
-    pub health: Vec<Health>,
+    /// What it has in common with others.
+    pub shared: Shared,
+    /// What each rule selects.
+    pub selects: Arc<Vec<Selects>>,
+    /// The watches that busy rules need.
+    pub rule_health: RuleHealth,
     /// What was written and not yet seen again.
     pub written: Written<PodKey>,
     /// What is remembered of pods.
@@ -56,35 +49,44 @@ pub struct Remembered {
     states: Mutex<HashMap<PodKey, (usize, State)>>,
 }
 
-/// A pod's own version and those of its holds, and what is to be done.
-struct Look {
-    plan: Plan,
-    counted: Option<(usize, State)>,
-    /// Neither governed nor held.
-    is_free: bool,
+/// What is to be done about a pod.
+enum Look {
+    /// This; and the rule and state that it is counted under.
+    Plan(Box<Plan>, Option<(usize, State)>),
+    /// It is to be looked at later.
+    Later(SignedDuration),
+    /// Nothing by any rule: it is neither governed nor held.
+    Free,
 }
 
 impl Loop {
     /// Runs until `stop`, then ends what it is at.
     pub async fn run(self, stop: CancellationToken) {
-        let (leadership, health) = (Arc::clone(&self.leadership), self.health.clone());
-        work::run(self, &leadership, &health, stop).await;
+        let leadership = Arc::clone(&self.shared.leadership);
+        let health: Vec<_> = self.shared.health.iter().chain(&self.rule_health.pods).cloned().collect();
+        // What is only late must not be taken for missing; what cannot be seen is passed over, rule by rule.
+        if synced(&health, &stop).await && settled(self.rule_health.iter(), &stop).await {
+            work::run(self, &leadership, &health, stop).await;
+        }
     }
 
-    fn decide(&self, key: &PodKey, now: Timestamp) -> Option<Look> {
-        let settings = self.settings.load();
-        self.index.busy(key, |governed, holds| {
+    fn decide(&self, key: &PodKey, now: Timestamp) -> Look {
+        let settings = self.shared.settings.load();
+        self.shared.index.busy(key, |governed, holds| {
             let pod =
-                governed.as_ref().map(|(_, seen)| (seen.pod.uid.to_string(), seen.pod.resource_version.to_string()));
+                governed.as_ref().map(|(_, _, seen)| (seen.pod.uid.to_string(), seen.pod.resource_version.to_string()));
             let versions = holds.iter().map(|hold| (hold.uid.clone(), hold.resource_version.clone())).chain(pod);
             if self.written.is_awaited(key, versions) {
-                return None;
+                return Look::Later(RETRY);
             }
-            let counted = governed.as_ref().map(|(rule, seen)| {
-                let number = self.index.rules().iter().position(|one| one.spec.name == rule.spec.name);
-                (number.unwrap_or_default(), judge(rule, seen, now).state)
-            });
-            let is_free = governed.is_none() && holds.is_empty();
+            if governed.as_ref().is_some_and(|(number, ..)| !self.rule_health.is_asked_known(*number)) {
+                return Look::Later(BLIND);
+            }
+            if governed.is_none() && holds.is_empty() {
+                return Look::Free;
+            }
+            let counted = governed.as_ref().map(|(number, rule, seen)| (*number, judge(rule, seen, now).state));
+            let governed = governed.map(|(_, rule, seen)| (rule, seen));
             let input = Input { governed, holds, history_ttl: settings.history_ttl, now };
             let mut memories = self.remembered.memories.lock();
             let plan = reconcile::reconcile(&input, memories.get(key));
@@ -92,42 +94,55 @@ impl Loop {
                 Some(memory) => drop(memories.insert(key.clone(), memory.clone())),
                 None => drop(memories.remove(key)),
             }
-            Some(Look { plan, counted, is_free })
+            Look::Plan(Box::new(plan), counted)
         })
     }
 
     async fn look_at(&self, key: &PodKey) -> Option<Timestamp> {
         let now = Clock::wall();
-        let Some(look) = self.decide(key, now) else { return now.saturating_add(RETRY).ok() };
-        self.count(key, look.counted);
-        if look.is_free {
-            self.written.forget(key);
-            return if self.index.is_marked(key) { self.forget(key, now).await } else { None };
-        }
-        let mut wake = look.plan.wake_at;
-        for sequence in &look.plan.sequences {
-            let (superseded, result) = self.applier.perform(sequence).await;
+        let (plan, counted) = match self.decide(key, now) {
+            Look::Plan(plan, counted) => (plan, counted),
+            Look::Later(pause) => return now.saturating_add(pause).ok(),
+            Look::Free => {
+                self.count(key, None);
+                self.written.forget(key);
+                self.remembered.memories.lock().remove(key);
+                // Without rules there is no right to write to pods; the cleanup Job has been there.
+                let is_left = !self.shared.index.rules().is_empty() && self.shared.index.is_marked(key);
+                return if is_left { self.forget(key, now).await } else { None };
+            }
+        };
+        self.count(key, counted);
+        let mut wake = plan.wake_at;
+        for sequence in &plan.sequences {
+            let (superseded, result) = self.shared.applier.perform(sequence).await;
             self.written.add(key, superseded);
             match result {
-                Ok(()) => tell(key, sequence),
+                Ok(()) => self.tell(key, sequence),
                 Err(error) => wake = wake.into_iter().chain([failed(key, &error, now)]).min(),
             }
         }
-        if look.plan.yielded > 0 {
-            self.metrics.hint_conflicts(look.plan.yielded);
+        if plan.yielded > 0 {
+            self.shared.metrics.hint_conflicts(plan.yielded);
         }
         wake
     }
 
     /// Takes our hints off a pod that no rule governs any more.
     async fn forget(&self, key: &PodKey, now: Timestamp) -> Option<Timestamp> {
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
+        let pods: Api<Pod> = Api::namespaced(self.shared.client.clone(), &key.namespace);
         let object = format!("Pod {key}");
         let pod = match bounded(object, pods.get_metadata_opt(&key.name)).await {
             Ok(pod) => pod?,
             Err(error) => return Some(failed(key, &error, now)),
         };
         let meta = &pod.metadata;
+        // Two watches bring a pod, that of all pods and that of its rule's, and one may be ahead.
+        let labels = meta.labels.clone().unwrap_or_default();
+        let excluded = self.shared.settings.load().rules.excluded_namespaces.iter().any(|one| **one == *key.namespace);
+        if !excluded && self.selects.iter().any(|selects| selects.matches(&key.namespace, &labels)) {
+            return now.saturating_add(RETRY).ok();
+        }
         let reference = ObjectRef {
             namespace: key.namespace.to_string(),
             name: key.name.to_string(),
@@ -137,11 +152,36 @@ impl Loop {
         let managed = project_busy::managed(meta);
         let action = reconcile::forget(&reference, managed.as_deref(), &project_busy::marks(meta))?;
         let sequence = [action];
-        match self.applier.perform(&sequence).await.1 {
-            Ok(()) => tell(key, &sequence),
+        match self.shared.applier.perform(&sequence).await.1 {
+            Ok(()) => self.tell(key, &sequence),
             Err(error) => return Some(failed(key, &error, now)),
         }
         None
+    }
+
+    /// One log line for each decision that changed something.
+    fn tell(&self, key: &PodKey, sequence: &[Action]) {
+        for action in sequence {
+            match action {
+                Action::PatchPod { changes, .. } => {
+                    let hints: Vec<_> = changes
+                        .iter()
+                        .map(|(key, value)| format!("{key}={}", value.as_deref().unwrap_or("(removed)")))
+                        .filter(|hint| !hint.starts_with("belay.dev/managed"))
+                        .collect();
+                    tracing::info!(pod = %key, hints = %hints.join(" "), "hints brought up to date");
+                }
+                Action::DeleteOwner { kind, owner } => {
+                    tracing::info!(pod = %key, %kind, owner = %owner.name, "owner deleted to retire an idle pod");
+                }
+                Action::UpdateHold { hold, status } if is_ending(status) => {
+                    let outcome = status.outcome.map_or("Released", belay_decide::hold::Outcome::as_str);
+                    self.shared.metrics.busy_hold_ended(outcome);
+                    tracing::info!(pod = %key, hold = %hold.name, outcome, why = %status.message, "hold ended");
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Keeps the count of pods by rule and state.
@@ -156,12 +196,17 @@ impl Loop {
         }
         for (counted, change) in [(before, -1), (now, 1)] {
             if let Some((number, state)) = counted
-                && let Some(rule) = self.index.rules().get(number)
+                && let Some(rule) = self.shared.index.rules().get(number)
             {
-                self.metrics.busy_pod(&rule.spec.name, state.as_str(), change);
+                self.shared.metrics.busy_pod(&rule.spec.name, state.as_str(), change);
             }
         }
     }
+}
+
+/// The hold ends with this status: one that was released before has been told of.
+fn is_ending(status: &HoldStatus) -> bool {
+    status.released_at.is_some_and(|at| status.completed_at.is_none_or(|completed| completed == at))
 }
 
 fn failed(key: &PodKey, error: &ApplyError, now: Timestamp) -> Timestamp {
@@ -173,43 +218,19 @@ fn failed(key: &PodKey, error: &ApplyError, now: Timestamp) -> Timestamp {
     work::again(error, now)
 }
 
-/// One log line for each decision that changed something.
-fn tell(key: &PodKey, sequence: &[Action]) {
-    for action in sequence {
-        match action {
-            Action::PatchPod { changes, .. } => {
-                let hints: Vec<_> = changes
-                    .iter()
-                    .map(|(key, value)| format!("{key}={}", value.as_deref().unwrap_or("(removed)")))
-                    .filter(|hint| !hint.starts_with("belay.dev/managed"))
-                    .collect();
-                tracing::info!(pod = %key, hints = %hints.join(" "), "hints brought up to date");
-            }
-            Action::DeleteOwner { kind, owner } => {
-                tracing::info!(pod = %key, %kind, owner = %owner.name, "owner deleted to retire an idle pod");
-            }
-            Action::UpdateHold { hold, status } if status.released_at.is_some() => {
-                let outcome = status.outcome.map_or("Released", belay_decide::hold::Outcome::as_str);
-                tracing::info!(pod = %key, hold = %hold.name, outcome, why = %status.message, "hold ended");
-            }
-            _ => {}
-        }
-    }
-}
-
 impl Work for Loop {
     type Key = PodKey;
 
     async fn changed(&self) {
-        self.dirty.pods_changed().await;
+        self.shared.dirty.pods_changed().await;
     }
 
     fn take(&self) -> BTreeSet<PodKey> {
-        self.dirty.take_pods()
+        self.shared.dirty.take_pods()
     }
 
     fn touch_all(&self) {
-        self.index.touch_busy_pods();
+        self.shared.index.touch_busy_pods();
     }
 
     async fn look(&self, key: &PodKey) -> Option<Timestamp> {
@@ -220,7 +241,7 @@ impl Work for Loop {
         if !leading {
             self.remembered.memories.lock().clear();
             self.remembered.states.lock().clear();
-            self.metrics.no_busy_pods();
+            self.shared.metrics.no_busy_pods();
         }
     }
 }

@@ -4,38 +4,21 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use belay_decide::action::Action;
 use belay_decide::handover::{Plan, reconcile, reconcile::Input};
 use belay_decide::hold::Phase;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
+use super::Shared;
 use super::work::{self, RETRY, Work, Written};
-use crate::cluster::apply::Applier;
 use crate::cluster::clock::Clock;
-use crate::cluster::index::{Dirty, Index, WorkloadKey};
-use crate::cluster::lease::Leadership;
-use crate::cluster::watch::Health;
-use crate::metrics::Metrics;
-use crate::settings::Settings;
+use crate::cluster::index::WorkloadKey;
 
 /// What the loop works with.
 pub struct Loop {
-    /// The cache.
-    pub index: Index,
-    /// What changes in it.
-    pub dirty: Dirty,
-    /// The writer.
-    pub applier: Arc<Applier>,
-    /// The configuration in force.
-    pub settings: Arc<ArcSwap<Settings>>,
-    /// Whether this replica leads.
-    pub leadership: Arc<Leadership>,
-    /// The counters.
-    pub metrics: Arc<Metrics>,
-    /// The watches that fill the cache.
-    pub health: Vec<Health>,
+    /// What it has in common with others.
+    pub shared: Shared,
     /// What was written and not yet seen again.
     pub written: Written<WorkloadKey>,
 }
@@ -43,26 +26,27 @@ pub struct Loop {
 impl Loop {
     /// Runs until `stop`, then ends what it is at.
     pub async fn run(self, stop: CancellationToken) {
-        let (leadership, health) = (Arc::clone(&self.leadership), self.health.clone());
+        let (leadership, health) = (Arc::clone(&self.shared.leadership), self.shared.health.clone());
         work::run(self, &leadership, &health, stop).await;
     }
 
     /// Looks at one workload; when to look again.
     async fn look_at(&self, key: &WorkloadKey) -> Option<Timestamp> {
-        let settings = self.settings.load();
+        let settings = self.shared.settings.load();
         let now = Clock::wall();
-        let plan: Option<Plan> = self.index.workload(key, &settings.default_policy, |workload, protection, holds| {
-            let deployment = workload.map(|workload| workload.deployment);
-            let versions = holds
-                .iter()
-                .map(|(hold, _)| (hold.uid.clone(), hold.resource_version.clone()))
-                .chain(deployment.map(|deployment| (deployment.uid.clone(), deployment.resource_version.clone())));
-            if self.written.is_awaited(key, versions) {
-                return Plan { sequences: Vec::new(), wake_at: now.saturating_add(RETRY).ok() };
-            }
-            let protection = protection.filter(|_| settings.hold_enabled);
-            reconcile(&Input { workload, protection, holds, history_ttl: settings.history_ttl, now })
-        });
+        let plan: Option<Plan> =
+            self.shared.index.workload(key, &settings.default_policy, |workload, protection, holds| {
+                let deployment = workload.map(|workload| workload.deployment);
+                let versions = holds
+                    .iter()
+                    .map(|(hold, _)| (hold.uid.clone(), hold.resource_version.clone()))
+                    .chain(deployment.map(|deployment| (deployment.uid.clone(), deployment.resource_version.clone())));
+                if self.written.is_awaited(key, versions) {
+                    return Plan { sequences: Vec::new(), wake_at: now.saturating_add(RETRY).ok() };
+                }
+                let protection = protection.filter(|_| settings.hold_enabled);
+                reconcile(&Input { workload, protection, holds, history_ttl: settings.history_ttl, now })
+            });
         let Some(plan) = plan else {
             // No holds any more.
             self.written.forget(key);
@@ -70,7 +54,7 @@ impl Loop {
         };
         let mut wake = plan.wake_at;
         for sequence in &plan.sequences {
-            let (superseded, result) = self.applier.perform(sequence).await;
+            let (superseded, result) = self.shared.applier.perform(sequence).await;
             self.written.add(key, superseded);
             match result {
                 Ok(()) => self.tell(key, sequence),
@@ -93,7 +77,7 @@ impl Loop {
             match action {
                 Action::UpdateHold { hold, status } if status.phase == Phase::Released => {
                     let outcome = status.outcome.map_or("Released", belay_decide::hold::Outcome::as_str);
-                    self.metrics.handover(outcome);
+                    self.shared.metrics.handover(outcome);
                     tracing::info!(workload = %key, hold = %hold.name, outcome, why = %status.message, "eviction released");
                 }
                 Action::PatchTemplate { slot, .. } => {
@@ -105,8 +89,8 @@ impl Loop {
     }
 
     fn count_holds(&self) {
-        let (phases, deadline) = self.index.hold_phases();
-        self.metrics.holds(&phases, deadline.map(|at| at.as_second() as f64));
+        let (phases, deadline) = self.shared.index.hold_phases();
+        self.shared.metrics.holds(&phases, deadline.map(|at| at.as_second() as f64));
     }
 }
 
@@ -114,15 +98,15 @@ impl Work for Loop {
     type Key = WorkloadKey;
 
     async fn changed(&self) {
-        self.dirty.workloads_changed().await;
+        self.shared.dirty.workloads_changed().await;
     }
 
     fn take(&self) -> BTreeSet<WorkloadKey> {
-        self.dirty.take_workloads()
+        self.shared.dirty.take_workloads()
     }
 
     fn touch_all(&self) {
-        self.index.touch_workloads_with_holds();
+        self.shared.index.touch_workloads_with_holds();
     }
 
     async fn look(&self, key: &WorkloadKey) -> Option<Timestamp> {
@@ -130,11 +114,11 @@ impl Work for Loop {
     }
 
     fn observe(&self, leading: bool) {
-        self.metrics.leading(leading);
+        self.shared.metrics.leading(leading);
         if leading {
             self.count_holds();
         } else {
-            self.metrics.holds(&[], None);
+            self.shared.metrics.holds(&[], None);
         }
     }
 }

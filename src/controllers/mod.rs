@@ -5,3 +5,36 @@ pub mod certificates;
 pub mod handover;
 pub mod policies;
 pub mod work;
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use kube::Client;
+
+use crate::cluster::apply::Applier;
+use crate::cluster::index::{Dirty, Index};
+use crate::cluster::lease::Leadership;
+use crate::cluster::watch::Health;
+use crate::metrics::Metrics;
+use crate::settings::Settings;
+
+/// What the loops over workloads, policies and pods work with.
+#[derive(Clone)]
+pub struct Shared {
+    /// The client, for reads of what is not cached.
+    pub client: Client,
+    /// The cache.
+    pub index: Index,
+    /// What changes in it.
+    pub dirty: Dirty,
+    /// The writer.
+    pub applier: Arc<Applier>,
+    /// The configuration in force.
+    pub settings: Arc<ArcSwap<Settings>>,
+    /// Whether this replica leads.
+    pub leadership: Arc<Leadership>,
+    /// The counters.
+    pub metrics: Arc<Metrics>,
+    /// The watches that fill the cache, but for those of busy rules.
+    pub health: Vec<Health>,
+}

@@ -2,26 +2,23 @@
 //! the next drain will meet. Writes only what differs.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use belay_decide::policy_status::{self, Condition};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition as ApiCondition, Time};
+use kube::Api;
 use kube::api::{Patch, PatchParams};
-use kube::{Api, Client};
 use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::Shared;
 use crate::api;
-use crate::cluster::apply::{Applier, ApplyError, FIELD_MANAGER};
+use crate::cluster::apply::{ApplyError, FIELD_MANAGER};
 use crate::cluster::clock::Clock;
-use crate::cluster::index::{Dirty, Index, PolicyState, Target};
-use crate::cluster::lease::Leadership;
-use crate::cluster::watch::{Health, synced};
-use crate::settings::Settings;
+use crate::cluster::index::{PolicyState, Target};
+use crate::cluster::watch::synced;
 
 /// Deployments change many times during one rollout; their policies are looked at once it is quiet for this long.
 const DEBOUNCE: Duration = Duration::from_millis(250);
@@ -34,20 +31,8 @@ const FAR: Duration = Duration::from_hours(24 * 365);
 
 /// What the loop works with.
 pub struct Loop {
-    /// The client.
-    pub client: Client,
-    /// The cache.
-    pub index: Index,
-    /// What changes in it.
-    pub dirty: Dirty,
-    /// The writer.
-    pub applier: Arc<Applier>,
-    /// The configuration in force.
-    pub settings: Arc<ArcSwap<Settings>>,
-    /// Whether this replica leads.
-    pub leadership: Arc<Leadership>,
-    /// The watches that fill the cache.
-    pub health: Vec<Health>,
+    /// What it has in common with others.
+    pub shared: Shared,
 }
 
 /// A status to be written.
@@ -61,8 +46,8 @@ struct Update {
 impl Loop {
     /// Runs until `stop`.
     pub async fn run(self, stop: CancellationToken) {
-        let mut leadership = self.leadership.changes();
-        if !synced(&self.health, &stop).await {
+        let mut leadership = self.shared.leadership.changes();
+        if !synced(&self.shared.health, &stop).await {
             return;
         }
         let mut again: BTreeSet<Box<str>> = BTreeSet::new();
@@ -70,21 +55,21 @@ impl Loop {
         loop {
             let retry = if again.is_empty() { retry_at + FAR } else { retry_at };
             tokio::select! {
-                () = self.dirty.policies_changed() => tokio::time::sleep(DEBOUNCE).await,
+                () = self.shared.dirty.policies_changed() => tokio::time::sleep(DEBOUNCE).await,
                 () = tokio::time::sleep_until(retry) => {}
                 _ = leadership.changed() => {
                     if *leadership.borrow_and_update() {
-                        self.index.touch_policies();
+                        self.shared.index.touch_policies();
                     }
                 }
                 () = stop.cancelled() => return,
             }
-            if !self.leadership.is_leader() {
-                self.dirty.take_policies();
+            if !self.shared.leadership.is_leader() {
+                self.shared.dirty.take_policies();
                 again.clear();
                 continue;
             }
-            let mut due = self.dirty.take_policies();
+            let mut due = self.shared.dirty.take_policies();
             if Instant::now() >= retry_at {
                 due.append(&mut again);
             }
@@ -102,11 +87,12 @@ impl Loop {
 
     /// Brings the policies of one namespace up to date; false where a write failed.
     async fn namespace(&self, namespace: &str) -> bool {
-        let settings = self.settings.load();
+        let settings = self.shared.settings.load();
         let now = Clock::wall();
         let excluded =
             !settings.hold_enabled || settings.rules.excluded_namespaces.iter().any(|name| name == namespace);
-        let updates = self.index.policies(namespace, &settings.default_policy, |state| desired(state, excluded, now));
+        let updates =
+            self.shared.index.policies(namespace, &settings.default_policy, |state| desired(state, excluded, now));
         let mut whole = true;
         for update in updates.into_iter().flatten() {
             if let Err(error) = self.write(namespace, &update).await {
@@ -125,7 +111,7 @@ impl Loop {
     }
 
     async fn write(&self, namespace: &str, update: &Update) -> Result<(), ApplyError> {
-        let api: Api<api::HandoverPolicy> = Api::namespaced(self.client.clone(), namespace);
+        let api: Api<api::HandoverPolicy> = Api::namespaced(self.shared.client.clone(), namespace);
         let patch = Patch::Merge(json!({
             "metadata": { "uid": update.uid, "resourceVersion": update.resource_version },
             "status": update.status,
@@ -133,7 +119,7 @@ impl Loop {
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let object = format!("HandoverPolicy {namespace}/{}", update.name);
         let write = api.patch_status(&update.name, &params, &patch);
-        self.applier.write("HandoverPolicyStatus", object, write).await.map(drop)
+        self.shared.applier.write("HandoverPolicyStatus", object, write).await.map(drop)
     }
 }
 

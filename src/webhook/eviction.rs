@@ -37,7 +37,7 @@ pub async fn answer(handlers: &Handlers, request: &Request<'_>) -> Answer {
         // No policy protects it: then it is the rule that let it go.
         Some(Passed::Idle) => Allowed::Idle,
         // A rule may govern it, and nobody knows: fail open, and say so.
-        None if !handlers.is_busy_synced() => Allowed::NotSynced,
+        None if !handlers.is_governing_known() => Allowed::NotSynced,
         _ => Allowed::NotProtected,
     };
     let answer = match ask_policy(handlers, &settings, &asked) {
@@ -51,13 +51,13 @@ pub async fn answer(handlers: &Handlers, request: &Request<'_>) -> Answer {
 /// Asks the busy rule that governs the pod; absent where none does.
 async fn ask_rule(handlers: &Handlers, settings: &Settings, asked: &hold::Request<'_>) -> Option<Step> {
     let excluded = settings.rules.excluded_namespaces.iter().any(|namespace| namespace == asked.namespace);
-    if excluded || !handlers.is_busy_synced() || handlers.index.rules().is_empty() {
+    if excluded || !handlers.is_governing_known() || handlers.index.rules().is_empty() {
         return None;
     }
     let key = PodKey::new(asked.namespace, asked.name);
-    let (step, pod, name) = handlers.index.busy(&key, |governed, holds| {
-        let (rule, seen) = governed?;
-        let (pod, name) = (seen.pod.clone(), rule.spec.name.clone());
+    let (step, pod, number) = handlers.index.busy(&key, |governed, holds| {
+        let (number, rule, seen) = governed?;
+        let pod = seen.pod.clone();
         let facts = busy_eviction::Facts {
             rule,
             seen,
@@ -65,10 +65,10 @@ async fn ask_rule(handlers: &Handlers, settings: &Settings, asked: &hold::Reques
             retire: hold_of(&holds, HoldReason::Retire, &pod),
             read: Read::Cached,
         };
-        Some((decide(handlers, settings, asked, &facts), pod, name))
+        Some((decide(handlers, settings, asked, &facts), pod, number))
     })?;
     let Step::ReadLive = step else { return Some(step) };
-    let rule = handlers.index.rules().iter().find(|rule| rule.spec.name == name)?;
+    let rule = handlers.index.rules().get(number)?;
     let read = match &handlers.live {
         Some(live) => live.read(rule, &pod, handlers.clock.now().wall).await,
         None => Err("there is no API server to ask".to_owned()),
@@ -76,7 +76,7 @@ async fn ask_rule(handlers: &Handlers, settings: &Settings, asked: &hold::Reques
     handlers.index.busy(&key, |governed, holds| {
         let (seen, read) = match (&read, governed) {
             (Ok(live), _) => (live.seen(rule), Read::Live),
-            (Err(problem), Some((_, cached))) => (cached, Read::Failed(problem)),
+            (Err(problem), Some((_, _, cached))) => (cached, Read::Failed(problem)),
             (Err(_), None) => return None,
         };
         let facts = busy_eviction::Facts {

@@ -29,7 +29,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 
 use crate::cluster::clock::Clock;
 use crate::cluster::index::Index;
-use crate::cluster::watch::Health;
+use crate::cluster::watch::{Health, RuleHealth};
 use crate::config::Selects;
 use crate::metrics::Metrics;
 use crate::settings::Settings;
@@ -53,7 +53,7 @@ pub struct Handlers {
     /// The watches that fill it.
     pub health: Vec<Health>,
     /// The watches that only busy rules need.
-    pub busy_health: Vec<Health>,
+    pub rule_health: RuleHealth,
     /// The configuration in force.
     pub settings: Arc<ArcSwap<Settings>>,
     /// What this replica remembers of victims.
@@ -78,9 +78,9 @@ impl Handlers {
         self.health.iter().all(Health::is_synced)
     }
 
-    /// The caches that busy rules need are filled.
-    pub fn is_busy_synced(&self) -> bool {
-        self.is_synced() && self.busy_health.iter().all(Health::is_synced)
+    /// It is known which pods busy rules govern.
+    pub fn is_governing_known(&self) -> bool {
+        self.is_synced() && self.rule_health.is_governing_known()
     }
 }
 

@@ -258,7 +258,7 @@ impl Context<'_> {
         let name = &self.facts.seen.pod.name;
         let message =
             format!("belay: holding {name}: {awaited}; released by {} at the latest{impatient}", moment(until, now));
-        Held { reason, awaited, message, deadline: until, retry_after_seconds: None }
+        Held { victim: name.to_string(), reason, awaited, message, deadline: until, retry_after_seconds: None }
     }
 }
 

@@ -42,6 +42,21 @@ pub struct Memory {
     pub removals: Removals,
 }
 
+impl Memory {
+    /// What to remember where the pod's patch was not performed; `before` is what was remembered before. The keys that
+    /// it was to put back are still missing, which is no further removal when they are found so again.
+    pub fn unwritten(self, before: Option<&Self>) -> Option<Self> {
+        let before = before.filter(|before| before.uid == self.uid);
+        let removals = before.map(|before| before.removals.clone()).unwrap_or_default();
+        let memory = Self { removals, ..self };
+        memory.is_worth_keeping().then_some(memory)
+    }
+
+    fn is_worth_keeping(&self) -> bool {
+        self.idle_since.or(self.busy_since).is_some() || !self.removals.is_empty()
+    }
+}
+
 /// What is to be done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
@@ -49,7 +64,7 @@ pub struct Plan {
     pub sequences: Vec<Vec<Action>>,
     /// When to look again, if nothing changes before.
     pub wake_at: Option<Timestamp>,
-    /// What to remember; absent where there is nothing.
+    /// What to remember; absent where there is nothing. See [`Memory::unwritten`].
     pub memory: Option<Memory>,
     /// Keys given up to somebody else, to be counted.
     pub yielded: usize,
@@ -70,19 +85,20 @@ pub fn reconcile(input: &Input<'_>, memory: Option<&Memory>) -> Plan {
         let mut memory = memory.unwrap_or_else(|| Memory { uid: seen.pod.uid.clone(), ..Memory::default() });
         let verdict = judge(rule, seen, now);
         plan.wake(verdict.changes_at);
+        let was_idle = memory.idle_since.is_some();
         memory.idle_since = (verdict.state != State::Busy).then(|| memory.idle_since.unwrap_or(now));
-        (*rule, seen, verdict, memory)
+        (*rule, seen, verdict, memory, was_idle)
     });
-    if let Some((rule, seen, verdict, mut memory)) = looked {
+    if let Some((rule, seen, verdict, mut memory, was_idle)) = looked {
         // What ends anyway is left alone: nobody asks whether it may go.
         let is_told = !seen.pod.terminating && !seen.pod.is_finished() && !seen.pod.mirror;
-        let begins = is_told && tell(rule, seen, &verdict, &mut memory, &mut plan, now);
+        // Only who saw the end of the job before knows that this is another: it may have begun while nobody led.
+        let begins = is_told && tell(rule, seen, &verdict, &mut memory, &mut plan, now) && was_idle;
         holds::look(input, Some((rule, seen, &verdict, &memory, begins)), &mut plan);
         // Without a trace of having been busy there is no debounce to remember.
         let was_busy = since(seen).or(memory.busy_since).is_some() || !input.holds.is_empty();
         memory.idle_since = memory.idle_since.filter(|_| was_busy);
-        let times = memory.idle_since.or(memory.busy_since);
-        plan.memory = (times.is_some() || !memory.removals.is_empty()).then_some(memory);
+        plan.memory = memory.is_worth_keeping().then_some(memory);
     } else {
         holds::look(input, None, &mut plan);
     }
@@ -158,17 +174,17 @@ fn write(rule: &Rule, seen: &Seen<'_>, told: Told, memory: &mut Memory, plan: &m
         resource_version: pod.resource_version.to_string(),
     };
     let mut sequence = vec![Action::PatchPod { pod: object, changes }];
-    if !outcome.yielded.is_empty() {
-        let keys: Vec<_> = outcome.yielded.iter().map(Key::name).collect();
-        let note = format!("Somebody else changed or keeps removing {}; Belay leaves it to them", keys.join(", "));
-        sequence.push(event(seen, true, "HintConflict", "Yield", note));
+    for key in &outcome.yielded {
+        let note = format!("Somebody else changed or keeps removing {}; Belay leaves it to them", key.name());
+        let about = Reference::pod_mark(&pod.name, &pod.uid, key);
+        sequence.push(event(seen, true, "HintConflict", "Yield", note, Some(about)));
     }
     if overdue {
         let note = format!(
             "Busy for longer than {:#} (rule {}, maxBusy): it counts as idle from now on",
             rule.spec.max_busy, rule.spec.name
         );
-        sequence.push(event(seen, true, "BusyTooLong", "Release", note));
+        sequence.push(event(seen, true, "BusyTooLong", "Release", note, None));
     }
     plan.sequences.push(sequence);
 }
@@ -187,11 +203,18 @@ pub(super) fn whole_seconds(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).unwrap_or(at)
 }
 
-fn event(seen: &Seen<'_>, warning: bool, reason: &'static str, action: &'static str, note: String) -> Action {
+fn event(
+    seen: &Seen<'_>,
+    warning: bool,
+    reason: &'static str,
+    action: &'static str,
+    note: String,
+    related: Option<Reference>,
+) -> Action {
     Action::Event(Event {
         namespace: seen.pod.namespace.to_string(),
         regarding: Reference::pod(&seen.pod.name, &seen.pod.uid),
-        related: None,
+        related,
         warning,
         reason,
         action,

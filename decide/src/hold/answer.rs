@@ -117,7 +117,7 @@ impl Allowed {
     pub fn warning(&self) -> Option<String> {
         match self {
             Self::DryRun { would_hold: Some(held), .. } => {
-                Some(format!("belay: dry run: this eviction would be held: {}", held.awaited))
+                Some(format!("belay: dry run: the eviction of {} would be held: {}", held.victim, held.awaited))
             }
             Self::DryRun { unsupported: Some(unsupported), .. } => Some(format!(
                 "belay: dry run: this eviction would pass unheld ({}): {}",
@@ -148,6 +148,8 @@ impl Allowed {
 /// A hold, as told to the drainer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
+    /// Name of the victim.
+    pub victim: String,
     /// A stable word for what is awaited.
     pub reason: &'static str,
     /// What is awaited, in words.
@@ -209,6 +211,6 @@ impl Held {
         };
         let message =
             format!("belay: holding {}: {awaited}; released by {} at the latest", victim.name, moment(deadline, now));
-        Self { reason, awaited, message, deadline, retry_after_seconds }
+        Self { victim: victim.name.to_string(), reason, awaited, message, deadline, retry_after_seconds }
     }
 }

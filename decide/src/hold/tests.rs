@@ -317,7 +317,10 @@ fn a_warning_says_what_a_person_should_know() {
     let table = [
         (
             Allowed::DryRun { would_hold: held.map(Box::new), unsupported: None },
-            Some("belay: dry run: this eviction would be held: Deployment web is about to be restarted to replace it"),
+            Some(
+                "belay: dry run: the eviction of web-7d9f-x would be held: Deployment web is about to be restarted to \
+                 replace it",
+            ),
         ),
         (Allowed::DryRun { would_hold: None, unsupported: None }, None),
         (

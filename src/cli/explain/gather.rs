@@ -12,7 +12,7 @@ use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 
 use crate::api::{EvictionHold, HandoverPolicy};
-use crate::cli::process;
+use crate::cli::fill;
 use crate::cluster::client::describe;
 use crate::cluster::clock::Clock;
 use crate::cluster::index::{Index, IndexSink};
@@ -133,7 +133,7 @@ impl Reading<'_> {
         let pods: Vec<PodSubset> = self.list("pods").await;
         sink.replace(pods.iter().map(project::pod).collect());
         let holds = self.list::<DeserializeGuard<EvictionHold>>("EvictionHolds").await;
-        sink.replace(holds.iter().filter_map(process::hold).collect());
+        sink.replace(holds.iter().filter_map(fill::hold).collect());
         if !handovers {
             return;
         }
@@ -142,7 +142,7 @@ impl Reading<'_> {
         let deployments: Vec<DeploymentSubset> = self.list("Deployments").await;
         sink.replace(deployments.iter().map(project::deployment).collect());
         let policies = self.list::<DeserializeGuard<HandoverPolicy>>("HandoverPolicies").await;
-        sink.replace(policies.iter().map(process::policy).collect());
+        sink.replace(policies.iter().map(fill::policy).collect());
         match Api::<NodeSubset>::all(self.client.clone()).list(&ListParams::default()).await {
             Ok(nodes) => sink.replace(nodes.items.iter().map(project::node).collect()),
             Err(error) => self.unread.push(format!("nodes: {}", describe(&error))),

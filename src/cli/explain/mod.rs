@@ -50,10 +50,10 @@ struct CommonArgs {
     #[arg(short, long, default_value = "text")]
     output: Output,
     /// Belay's configuration file; by default the one in the cluster is read.
-    #[arg(long)]
+    #[arg(long, env = "BELAY_CONFIG")]
     config: Option<PathBuf>,
     /// The namespace that Belay runs in.
-    #[arg(long, default_value = "belay-system")]
+    #[arg(long, env = "POD_NAMESPACE", default_value = "belay-system")]
     belay_namespace: String,
     #[command(flatten)]
     log: LogArgs,

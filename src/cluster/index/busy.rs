@@ -195,6 +195,9 @@ impl Busy {
     }
 }
 
+/// The number of the rule that governs a pod, the rule, and what the pod's state is read from.
+pub(crate) type Governed<'a> = (usize, &'a Rule, Seen<'a>);
+
 impl Index {
     /// The busy rules.
     pub fn rules(&self) -> &Arc<Vec<Rule>> {
@@ -203,12 +206,12 @@ impl Index {
 
     /// Asks about a pod: the rule that governs it with what its state is read from, and its holds for another reason
     /// than a handover.
-    pub fn busy<R>(&self, key: &PodKey, ask: impl FnOnce(Option<(&Rule, Seen<'_>)>, Vec<&HoldView>) -> R) -> R {
+    pub fn busy<R>(&self, key: &PodKey, ask: impl FnOnce(Option<Governed<'_>>, Vec<&HoldView>) -> R) -> R {
         let state = self.state.read();
         let governed = state.busy.governed(&key.namespace, &key.name).and_then(|(number, pod)| {
             let rule = self.rules.get(number)?;
             let seen = Seen { pod, owner: state.busy.found(rule, pod), linked: state.busy.linked(rule, pod) };
-            Some((rule, seen))
+            Some((number, rule, seen))
         });
         let names = state.busy.holds_of.get(key).into_iter().flatten();
         let holds = names.filter_map(|name| get(&state.holds, &key.namespace, name)).collect();

@@ -7,7 +7,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::{Input, Memory, Plan, event};
-use crate::action::{Action, Event, ObjectRef, Reference};
+use crate::action::{Action, ObjectRef};
 use crate::busy::patience::impatience;
 use crate::busy::rule::{GroupKind, OnBusy, OnIdle, Rule, State};
 use crate::busy::state::{Found, Seen, Verdict, later};
@@ -152,7 +152,7 @@ fn retire(rule: &Rule, hold: &HoldView, seen: &Seen<'_>) -> Vec<Action> {
             },
         },
         Action::UpdateHold { hold: hold.object(), status },
-        event(seen, false, "OwnerRetired", "DeleteOwner", note),
+        event(seen, false, "OwnerRetired", "DeleteOwner", note, None),
     ]
 }
 
@@ -172,12 +172,12 @@ fn wait(rule: &Rule, hold: &HoldView, seen: &Seen<'_>, verdict: &Verdict) -> Vec
         let until = crate::hold::moment(hold.spec.deadline, hold.spec.requested_at);
         let note =
             format!("Eviction asked for by {evictor} is held while the pod is {reason}, until {until} at the latest");
-        sequence.push(event(seen, false, "EvictionHeld", "Hold", note));
+        sequence.push(event(seen, false, "EvictionHeld", "Hold", note, None));
         if let Some(impatient) =
             impatience(&hold.spec.evictor, hold.spec.deadline.duration_since(hold.spec.requested_at))
         {
             let note = format!("The job may need longer than this drain allows: {impatient}");
-            sequence.push(event(seen, true, "DrainMayNotWait", "Hold", note));
+            sequence.push(event(seen, true, "DrainMayNotWait", "Hold", note, None));
         }
     }
     sequence
@@ -197,10 +197,8 @@ fn release(hold: &HoldView, seen: &Seen<'_>, outcome: Outcome, message: String, 
         released_at: Some(now),
         ..hold.status.clone()
     };
-    let regarding = Reference::pod(&seen.pod.name, &seen.pod.uid);
     let (warning, reason) =
-        (outcome.is_failure(), if outcome.is_failure() { "BusyTooLong" } else { "EvictionReleased" });
-    let told =
-        Event { namespace: hold.namespace.clone(), regarding, related: None, warning, reason, action: "Release", note };
-    vec![Action::UpdateHold { hold: hold.object(), status }, Action::Event(told)]
+        (outcome.is_failure(), if outcome.is_failure() { "HoldExpired" } else { "EvictionReleased" });
+    let told = event(seen, warning, reason, "Release", note, None);
+    vec![Action::UpdateHold { hold: hold.object(), status }, told]
 }

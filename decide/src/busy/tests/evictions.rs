@@ -549,6 +549,6 @@ fn a_dry_run_is_told_what_would_come() {
     let Answer::Allow(allowed) = &answer else { panic!("{answer:?}") };
     assert_eq!(
         allowed.warning().as_deref(),
-        Some("belay: dry run: this eviction would be held: it is busy (rule worker, states[1])")
+        Some("belay: dry run: the eviction of w would be held: it is busy (rule worker, states[1])")
     );
 }

@@ -119,7 +119,7 @@ fn at_its_deadline_it_is_released_with_a_word() {
     assert_eq!(scene.plan().wake_at, Some(after(6 * 3600 - 119)));
     let mut scene = scene.at(6 * 3600 - 119);
     let plan = scene.look();
-    assert_eq!(in_words(&plan), [[format!("{BUSY}: Released Expired"), "warning: BusyTooLong".into()]]);
+    assert_eq!(in_words(&plan), [[format!("{BUSY}: Released Expired"), "warning: HoldExpired".into()]]);
     assert_eq!(note(&plan), "Eviction is released: its job has not ended in time");
     assert_eq!((status(&scene).outcome, status(&scene).released_at), (Some(Outcome::Expired), Some(scene.now)));
     assert_eq!(in_words(&scene.plan()), NOTHING, "a release is final");
@@ -131,7 +131,7 @@ fn at_its_deadline_it_is_released_with_a_word() {
     }
     // One that nobody took up in time.
     let late = asked().with(|scene| scene.holds[0].spec.deadline = after(0));
-    assert_eq!(in_words(&late.plan()), [[format!("{BUSY}: Released Expired"), "warning: BusyTooLong".into()]]);
+    assert_eq!(in_words(&late.plan()), [[format!("{BUSY}: Released Expired"), "warning: HoldExpired".into()]]);
 }
 
 #[test]
@@ -253,6 +253,16 @@ fn a_hold_does_not_outlive_its_job_into_the_next() {
     let mut scene = scene.at(30);
     scene.settle();
     assert!(scene.holds.is_empty());
+    // Who did not see the first one end does not know that there are two.
+    let mut scene = held().with(|scene| scene.say("Idle"));
+    scene.look();
+    let mut scene = scene.at(20);
+    scene.settle();
+    scene.memory = None;
+    scene.say("Busy");
+    let mut scene = scene.at(30);
+    scene.settle();
+    assert_eq!(scene.holds.len(), 1);
     // A state that flickers is one job.
     let mut scene = held().with(|scene| scene.say("Idle"));
     scene.look();
@@ -333,7 +343,7 @@ fn the_owner_is_deleted_before_that_is_said() {
 fn an_owner_that_does_not_let_go_in_time_is_told() {
     let mut scene = retired().with(Scene::settle).at(6 * 3600);
     let plan = scene.look();
-    assert_eq!(in_words(&plan), [[format!("{RETIRE}: Released Expired"), "warning: BusyTooLong".into()]]);
+    assert_eq!(in_words(&plan), [[format!("{RETIRE}: Released Expired"), "warning: HoldExpired".into()]]);
     assert_eq!(note(&plan), "Eviction is released: its owner has not let it go in time");
 }
 

@@ -106,9 +106,13 @@ impl Cluster {
                 Found::NotAsked | Found::Missing => None,
             };
             Answer {
-                owner: governed.as_ref().and_then(|(_, seen)| owner(seen)),
-                linked: governed.iter().flat_map(|(_, seen)| &seen.linked).map(|one| one["is"].to_string()).collect(),
-                governed: governed.map(|(rule, seen)| format!("{} {}", rule.spec.name, seen.pod.uid)),
+                owner: governed.as_ref().and_then(|(_, _, seen)| owner(seen)),
+                linked: governed
+                    .iter()
+                    .flat_map(|(_, _, seen)| &seen.linked)
+                    .map(|one| one["is"].to_string())
+                    .collect(),
+                governed: governed.map(|(_, rule, seen)| format!("{} {}", rule.spec.name, seen.pod.uid)),
                 holds: holds.iter().map(|hold| hold.name.clone()).collect(),
             }
         })

@@ -1,0 +1,157 @@
+//! What the servers watch: what fills the cache.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use belay_decide::busy::Rule;
+use belay_decide::hold::HoldView;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::DynamicObject;
+use kube::core::{ApiResource, DeserializeGuard};
+use kube::runtime::watcher;
+
+use crate::api::{EvictionHold, HandoverPolicy, HandoverPolicySpec};
+use crate::cluster::clock::Clock;
+use crate::cluster::index::{BusyPodSink, Index, IndexSink, LinkedSink, OwnerSink, Policy, Target};
+use crate::cluster::owners::{self, Resources};
+use crate::cluster::subset::{DeploymentSubset, NodeSubset, PodSubset, ReplicaSetSubset};
+use crate::cluster::watch::{Health, RuleHealth, Watches};
+use crate::cluster::{project, project_busy};
+use crate::config::Selects;
+
+/// Watches everything that decisions about evictions read: for handovers, or for busy pods alone.
+pub(super) fn fill(watches: &Watches, index: &Index, handovers: bool) -> Vec<Health> {
+    let client = || watches.client.clone();
+    let sink = || IndexSink(index.clone());
+    let config = watcher::Config::default;
+    let mut health = vec![
+        watches.start("pods", Api::all(client()), config(), |pod: &PodSubset| Some(project::pod(pod)), sink()),
+        watches.start("EvictionHolds", Api::all(client()), config(), hold, sink()),
+    ];
+    if !handovers {
+        return health;
+    }
+    health.extend([
+        watches.start("nodes", Api::all(client()), config(), |node: &NodeSubset| Some(project::node(node)), sink()),
+        watches.start(
+            "ReplicaSets",
+            Api::all(client()),
+            config(),
+            |set: &ReplicaSetSubset| Some(project::replica_set(set)),
+            sink(),
+        ),
+        watches.start(
+            "Deployments",
+            Api::all(client()),
+            config(),
+            |deployment: &DeploymentSubset| Some(project::deployment(deployment)),
+            sink(),
+        ),
+        watches.start("HandoverPolicies", Api::all(client()), config(), |object| Some(policy(object)), sink()),
+    ]);
+    health
+}
+
+/// Watches what busy rules read: the pods that each selects, whole; the kinds of their owners; linked pods.
+pub(super) fn fill_busy(
+    watches: &Watches,
+    index: &Index,
+    resources: &Resources,
+    selects: &Arc<Vec<Selects>>,
+    excluded: &[String],
+) -> RuleHealth {
+    let pods: Api<DynamicObject> = Api::all_with(watches.client.clone(), &ApiResource::erase::<Pod>(&()));
+    let asked = |rule: &Rule| {
+        let owner = rule.spec.owner.iter().flat_map(|owner| owner.through.iter().chain([&owner.kind]));
+        owner.cloned().collect::<Vec<_>>()
+    };
+    let kinds: BTreeSet<_> = index.rules().iter().flat_map(asked).collect();
+    let owners: BTreeMap<_, _> = kinds
+        .into_iter()
+        .map(|kind| {
+            let sink = OwnerSink { index: index.clone(), kind: kind.clone() };
+            (kind.clone(), owners::follow(watches, resources.clone(), kind, sink))
+        })
+        .collect();
+    let labels: BTreeSet<_> = index.rules().iter().filter_map(|rule| rule.spec.linked_label.clone()).collect();
+    let linked: BTreeMap<_, _> =
+        labels.into_iter().map(|label| (label.clone(), watch_linked(watches, index, &pods, &label))).collect();
+    let mut health = RuleHealth::default();
+    for (number, (rule, select)) in index.rules().iter().zip(selects.iter()).enumerate() {
+        health.pods.push(watch_rule(watches, index, &pods, number, &rule.spec.name, select, excluded));
+        let of_rule = asked(rule).into_iter().filter_map(|kind| owners.get(&kind));
+        let of_rule = of_rule.chain(rule.spec.linked_label.as_ref().and_then(|label| linked.get(label)));
+        health.asked.push(of_rule.cloned().collect());
+    }
+    health
+}
+
+/// Watches the pods that a rule selects.
+fn watch_rule(
+    watches: &Watches,
+    index: &Index,
+    pods: &Api<DynamicObject>,
+    number: usize,
+    name: &str,
+    select: &Selects,
+    excluded: &[String],
+) -> Health {
+    let (rules, select_pod, excluded) = (Arc::clone(index.rules()), select.clone(), excluded.to_vec());
+    let project = move |pod: &DynamicObject| {
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        if !select_pod.covers(namespace) || excluded.iter().any(|excluded| excluded == namespace) {
+            return None;
+        }
+        Some(project_busy::pod(pod, rules.get(number)?, Clock::wall()))
+    };
+    let config = watcher::Config::default().labels_from(&select.selector);
+    let sink = BusyPodSink { index: index.clone(), rule: number };
+    watches.start_named("busy pods", format!("pods of rule {name}").into(), pods.clone(), config, project, sink)
+}
+
+/// Watches the pods that are linked to others by a label.
+fn watch_linked(watches: &Watches, index: &Index, pods: &Api<DynamicObject>, label: &str) -> Health {
+    let sink = LinkedSink { index: index.clone(), label: label.into() };
+    let (fields, key) = (sink.fields(), label.to_owned());
+    let project = move |pod: &DynamicObject| project_busy::linked(pod, &key, &fields);
+    let config = watcher::Config::default().labels(label);
+    let what = format!("pods linked by {label}").into();
+    watches.start_named("linked pods", what, pods.clone(), config, project, sink)
+}
+
+/// A policy that a newer version wrote may hold words that this one does not know: it selects nothing and says why,
+/// and the others are read all the same.
+pub(super) fn policy(policy: &DeserializeGuard<HandoverPolicy>) -> Policy {
+    let (readable, problem) = match &policy.0 {
+        Ok(policy) => (policy.clone(), None),
+        Err(invalid) => {
+            let mut blank = HandoverPolicy::new("", HandoverPolicySpec::default());
+            blank.metadata = invalid.metadata.clone();
+            (blank, Some(format!("this version of Belay cannot read the policy: {}", invalid.error)))
+        }
+    };
+    let spec = &readable.spec;
+    let target = Target::of(spec.target_ref.as_ref().map(|target| target.name.as_str()), spec.selector.as_ref());
+    Policy {
+        view: project::policy(&readable),
+        target: problem.map_or(target, Target::Invalid),
+        generation: readable.metadata.generation.unwrap_or_default(),
+        resource_version: readable.metadata.resource_version.clone().unwrap_or_default(),
+        uid: readable.metadata.uid.clone().unwrap_or_default(),
+        status: readable.status.clone(),
+    }
+}
+
+/// A hold that a newer version wrote, and that this one cannot read, is passed over.
+pub(super) fn hold(hold: &DeserializeGuard<EvictionHold>) -> Option<HoldView> {
+    match &hold.0 {
+        Ok(hold) => Some(project::hold(hold)),
+        Err(invalid) => {
+            let name = invalid.metadata.name.as_deref().unwrap_or_default();
+            let namespace = invalid.metadata.namespace.as_deref().unwrap_or_default();
+            tracing::warn!(%namespace, hold = %name, error = %invalid.error, "EvictionHold passed over");
+            None
+        }
+    }
+}
