@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use belay_e2e::world::{Namespace, PodInfo, test_with_belay};
+use belay_e2e::world::{Namespace, PodInfo};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
 use crate::support::{
     SOON, events, evict, evict_until_it_passes, hold_in_phase, holds, policy, protected, protected_web, restarts,
+    test_with_belay,
 };
 
 #[test]

@@ -3,15 +3,29 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use belay_e2e::world::{Namespace, PodInfo, Web, Workload};
+use belay_e2e::world::{Namespace, PodInfo, Web, Workload, test};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::EvictParams;
 use serde_json::Value;
 
+use crate::busy_support;
+
 /// Long enough for anything that happens within seconds on an idle machine; the tests run beside each other on two
 /// cores.
 pub(crate) const SOON: Duration = Duration::from_mins(1);
+
+/// A test in a namespace of its own, with the Belay that all tests of this kind share: everything is on, and the
+/// systems are there that the presets are for.
+pub(crate) fn test_with_belay(name: &str, body: impl AsyncFnOnce(&Namespace) -> anyhow::Result<()>) {
+    test(name, async |ns: &Namespace| {
+        for definitions in busy_support::SYSTEMS {
+            ns.cluster().crds(definitions).await?;
+        }
+        ns.cluster().belay_with(busy_support::values()?).await?;
+        body(ns).await
+    });
+}
 
 /// A HandoverPolicy for a Deployment, with further lines of its spec.
 pub(crate) fn policy(name: &str, spec: &str) -> String {

@@ -73,14 +73,14 @@ fn a_handover_goes_on_after_an_outage_in_which_nobody_could_lead() {
 /// that lag behind its pods and cost requests.
 const MACHINE: [Component; 3] = [Component::ApiServer, Component::ControllerManager, Component::Scheduler];
 
-async fn die(ns: &Namespace) -> anyhow::Result<()> {
+pub(crate) async fn die(ns: &Namespace) -> anyhow::Result<()> {
     for component in MACHINE {
         ns.cluster().control_plane().kill(component).await?;
     }
     Ok(())
 }
 
-async fn rise(ns: &Namespace) -> anyhow::Result<()> {
+pub(crate) async fn rise(ns: &Namespace) -> anyhow::Result<()> {
     for component in MACHINE {
         ns.cluster().control_plane().start_component(component).await?;
     }

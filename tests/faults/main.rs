@@ -3,14 +3,18 @@
 //! Each fault is a real one: SIGKILL, SIGSTOP, an API server that is away, a right that is taken from a role. It
 //! would disturb every other test on its cluster, so these have a cluster of their own and run one after another
 //! (see [`stage`]). What must hold in all of them: a drain ends, a workload is restarted at most once for a victim,
-//! and where Belay was there to hold the eviction, no request to the workload fails.
+//! where Belay was there to hold the eviction, no request to the workload fails, and hints end true.
 
 mod api_server;
+mod busy;
+#[allow(dead_code, reason = "the words are shared with other test binaries, and not every word is needed here")]
+#[path = "../e2e/busy_support.rs"]
+mod busy_support;
 mod deadline;
 mod leader;
 mod record;
 mod stage;
-#[allow(dead_code, reason = "the words are shared with another test binary, and not every word is needed here")]
+#[allow(dead_code, reason = "the words are shared with other test binaries, and not every word is needed here")]
 #[path = "../e2e/support.rs"]
 mod support;
 mod webhook;

@@ -8,10 +8,11 @@ use anyhow::{Context as _, bail, ensure};
 use belay_e2e::load::Load;
 use belay_e2e::process::Signal;
 use belay_e2e::tools::Running;
-use belay_e2e::world::{Belay, Cluster, Namespace, PodInfo, Workload, test_on};
+use belay_e2e::world::{Belay, Cluster, Namespace, PodInfo, Workload, merge, test_on};
 use rustix::process::{Pid, kill_process};
 use serde_json::{Value, json};
 
+use crate::busy_support;
 use crate::support::{SOON, hold_in_phase, hold_of, policy, protected, restarts};
 
 /// Where Belay runs.
@@ -30,9 +31,11 @@ const PRE_STOP: i64 = 4;
 static STAGE: Mutex<Option<Belay>> = Mutex::new(None);
 
 /// Leads pass on sooner than by default, since many tests wait for it. The proportions are the default's.
-fn values() -> Value {
+fn values() -> anyhow::Result<Value> {
     let election = json!({ "leaseDuration": "6s", "renewDeadline": "4s", "retryPeriod": "1s" });
-    json!({ "controller": { "leaderElection": election } })
+    let mut values = busy_support::values()?;
+    merge(&mut values, &json!({ "controller": { "leaderElection": election } }));
+    Ok(values)
 }
 
 /// Runs a test alone, in a namespace of its own, with a Belay that is whole.
@@ -42,7 +45,10 @@ pub(crate) fn fault(name: &str, body: impl AsyncFnOnce(&Namespace, &Belay) -> an
     let cluster = Cluster::shared();
     test_on(&cluster, name, async |ns: &Namespace| {
         if installed.is_none() {
-            *installed = Some(cluster.install_belay(values()).await?);
+            for definitions in busy_support::SYSTEMS {
+                cluster.crds(definitions).await?;
+            }
+            *installed = Some(cluster.install_belay(values()?).await?);
         }
         let belay = installed.as_ref().context("Belay was just installed")?;
         whole(ns, belay).await?;
