@@ -1,6 +1,10 @@
 //! What tests of several parts have in common.
 
+mod api_server;
+
 use belay_decide::busy::Rule;
+
+pub(crate) use api_server::{ApiServer, Asked, Reply};
 
 use crate::config::{Config, Selects};
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use belay_decide::action::ObjectRef;
+use belay_decide::busy::hints;
 use belay_decide::ownership::{Key, MANAGED_ANNOTATION, Record, release};
 use clap::Args;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
@@ -34,6 +35,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// Passes over all pods. The second finds what a webhook call in flight stamped meanwhile; a pod that changed under our
 /// hands is met again.
 const PASSES: usize = 10;
+
+/// The controller's pods by the chart's labels, where its Deployment is gone.
+const CONTROLLER_PODS: &str = "app.kubernetes.io/part-of=belay,app.kubernetes.io/component=controller";
 
 /// Pods in one page.
 const PAGE: u32 = 500;
@@ -68,21 +72,34 @@ pub(super) async fn run(args: CleanupArgs) -> anyhow::Result<()> {
     if args.stop_controller {
         remove_webhooks(&client, &args.mutating_configuration).await?;
         stop_controller(&client, &args.namespace, &args.controller).await?;
-    } else if !args.dry_run {
+    } else {
+        // Most clusters have nothing to be cleaned after an upgrade, and should not wait for anything.
+        let found = pass(&client, None).await?.found;
+        if args.dry_run {
+            println!("{found} pods would be cleaned; nothing was changed");
+            return Ok(());
+        }
+        if found == 0 {
+            println!("0 pods cleaned");
+            return Ok(());
+        }
         await_rollout(&client, &args.namespace, &args.controller).await?;
     }
     let rate = TokenBucket::new(WRITES_PER_SECOND);
     let mut cleaned = 0;
     for _ in 0..PASSES {
-        let pass = pass(&client, &rate, args.dry_run).await?;
+        let pass = pass(&client, Some(&rate)).await?;
         cleaned += pass.cleaned;
-        if args.dry_run {
-            println!("{} pods would be cleaned; nothing was changed", pass.found);
-            return Ok(());
-        }
         if pass.found == 0 {
             println!("{cleaned} pods cleaned");
             return Ok(());
+        }
+        // What is refused now is so in the next pass.
+        if let Some(refusal) = pass.refused.first() {
+            bail!(
+                "{cleaned} pods cleaned; {} cannot be, the first because: {refusal}; mend that and run it again",
+                pass.refused.len()
+            );
         }
     }
     bail!(
@@ -111,15 +128,17 @@ async fn stop_controller(client: &Client, namespace: &str, name: &str) -> anyhow
         Err(error) => return Err(error.into()),
     }
     let selector = Selector::try_from(deployment.spec.selector).context("the controller's selector cannot be read")?;
-    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let of_controller = ListParams::default().labels_from(&selector);
-    eventually(&format!("the pods of {} to end", object()), async || {
-        let left = bounded("the controller's pods".to_owned(), pods.list_metadata(&of_controller)).await?;
-        let names: Vec<_> = left.items.iter().map(ResourceExt::name_any).collect();
-        ensure!(names.is_empty(), "{} are still there", names.join(", "));
-        Ok(())
-    })
-    .await
+    let what = format!("the pods of {} to end", object());
+    eventually(&what, async || no_pods(client, namespace, &of_controller).await).await
+}
+
+async fn no_pods(client: &Client, namespace: &str, which: &ListParams) -> anyhow::Result<()> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let left = bounded("the controller's pods".to_owned(), pods.list_metadata(which)).await?;
+    let names: Vec<_> = left.items.iter().map(ResourceExt::name_any).collect();
+    ensure!(names.is_empty(), "{} are still there", names.join(", "));
+    Ok(())
 }
 
 /// The old configuration's controller may put back what is taken away; it must be gone.
@@ -127,7 +146,10 @@ async fn await_rollout(client: &Client, namespace: &str, name: &str) -> anyhow::
     let api: Api<Deployment> = Api::namespaced(client.clone(), namespace);
     let object = format!("Deployment {namespace}/{name}");
     eventually(&format!("the rollout of {object}"), async || {
-        let Some(deployment) = bounded(object.clone(), api.get_opt(name)).await? else { return Ok(()) };
+        let Some(deployment) = bounded(object.clone(), api.get_opt(name)).await? else {
+            // Nothing is enabled any more; its pods may take a moment to end.
+            return no_pods(client, namespace, &ListParams::default().labels(CONTROLLER_PODS)).await;
+        };
         let status = deployment.status.unwrap_or_default();
         let wanted = deployment.spec.replicas.unwrap_or(1);
         let observed = status.observed_generation >= deployment.metadata.generation;
@@ -162,13 +184,14 @@ async fn eventually(what: &str, is_so: impl AsyncFn() -> anyhow::Result<()>) -> 
 struct Pass {
     found: usize,
     cleaned: usize,
+    refused: Vec<String>,
 }
 
-/// Looks at every pod once.
-async fn pass(client: &Client, rate: &TokenBucket, dry_run: bool) -> anyhow::Result<Pass> {
+/// Looks at every pod once; without a rate it only says what it finds.
+async fn pass(client: &Client, rate: Option<&TokenBucket>) -> anyhow::Result<Pass> {
     let all: Api<Pod> = Api::all(client.clone());
     let mut page = ListParams::default().limit(PAGE);
-    let mut pass = Pass { found: 0, cleaned: 0 };
+    let mut pass = Pass { found: 0, cleaned: 0, refused: Vec::new() };
     loop {
         let pods = bounded("the list of pods".to_owned(), all.list_metadata(&page)).await?;
         for pod in &pods.items {
@@ -181,18 +204,22 @@ async fn pass(client: &Client, rate: &TokenBucket, dry_run: bool) -> anyhow::Res
                 resource_version: pod.resource_version().unwrap_or_default(),
             };
             let name = format!("Pod {}/{}", object.namespace, object.name);
-            if dry_run {
+            let Some(rate) = rate else {
                 println!("{name}: {}", changes.keys().map(Key::name).collect::<Vec<_>>().join(", "));
                 continue;
-            }
+            };
             rate.take().await;
             let api: Api<Pod> = Api::namespaced(client.clone(), &object.namespace);
             let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
             let patch = Patch::Merge(pod_patch(&object, &changes));
             match bounded(name, api.patch_metadata(&object.name, &params, &patch)).await {
                 Ok(_) => pass.cleaned += 1,
-                Err(error) if error.is_benign() => tracing::debug!(%error, "meeting it again in the next pass"),
-                Err(error) => return Err(error.into()),
+                // Met again in the next pass.
+                Err(error) if error.is_benign() || matches!(error, ApplyError::Unreachable { .. }) => {
+                    tracing::debug!(%error, "looking again");
+                }
+                // One pod that cannot be written keeps no other from being cleaned.
+                Err(error) => pass.refused.push(error.to_string()),
             }
         }
         match pods.metadata.continue_.filter(|token| !token.is_empty()) {
@@ -203,12 +230,16 @@ async fn pass(client: &Client, rate: &TokenBucket, dry_run: bool) -> anyhow::Res
 }
 
 /// What takes ours off a pod, the record included; absent where there is nothing of ours on it.
+///
+/// Only keys that Belay ever writes: the record stands on the pod, where somebody may have written into it, and who runs
+/// this may remove more than they.
 fn undo(meta: &ObjectMeta) -> Option<std::collections::BTreeMap<Key, Option<String>>> {
     let annotations = meta.annotations.as_ref()?;
     let record = Record::parse(Some(annotations.get(MANAGED_ANNOTATION)?));
     let labels = meta.labels.iter().flatten().map(|(key, value)| (Key::label(key), value.clone()));
     let present = annotations.iter().map(|(key, value)| (Key::annotation(key), value.clone())).chain(labels).collect();
     let mut changes = release(&record, &present);
+    changes.retain(|key, _| hints::keys().contains(key));
     changes.insert(Key::annotation(MANAGED_ANNOTATION), None);
     Some(changes)
 }
@@ -232,7 +263,7 @@ mod tests {
                 "theirs": "1",
                 "belay.dev/managed": r#"{"cluster-autoscaler.kubernetes.io/safe-to-evict":"false",
                     "descheduler.alpha.kubernetes.io/prefer-no-eviction":"true","label:belay.dev/busy":"true",
-                    "given-up":null,"gone":"1"}"#,
+                    "theirs":"1","given-up":null,"gone":"1"}"#,
             },
         }));
         let changes = undo(&pod).expect("there is something of ours");

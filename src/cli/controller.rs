@@ -17,6 +17,7 @@ use crate::cluster::watch::synced;
 use crate::controllers::work::Written;
 use crate::controllers::{Shared, busy, certificates, handover, policies};
 use crate::rate::TokenBucket;
+use crate::tasks::Tasks;
 use crate::webhook::admin::{self, Admin};
 
 pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
@@ -106,12 +107,7 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     let admin = Admin { conditions: Arc::new(conditions(&terminate, health, &rule_health)), metrics };
     let serving = tokio::spawn(admin::serve(admin_listener, admin, stop.clone()));
 
-    let failed = tokio::select! {
-        () = terminate.cancelled() => None,
-        task = tasks.failed() => Some(task),
-    };
-    tracing::info!("shutting down");
-    terminate.cancel();
+    let failed = ended(&tasks, &terminate).await;
     for task in loops {
         task.await.context("a controller loop failed")?;
     }
@@ -123,6 +119,17 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
         Some(task) => bail!("the task {task:?} ended by itself, which is a defect; see the log above"),
         None => Ok(()),
     }
+}
+
+/// Waits until this process is to end, or has to: the task that ended by itself.
+async fn ended(tasks: &Tasks, terminate: &CancellationToken) -> Option<&'static str> {
+    let failed = tokio::select! {
+        () = terminate.cancelled() => None,
+        task = tasks.failed() => Some(task),
+    };
+    tracing::info!("shutting down");
+    terminate.cancel();
+    failed
 }
 
 /// Who this replica is in the election. Outside a cluster two processes must still differ.

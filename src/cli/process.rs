@@ -122,9 +122,9 @@ impl Process {
     }
 }
 
-/// What must be so for a server to be ready: it is not ending, and its caches are filled. Those for busy rules are
-/// waited for only until it is known that they cannot be filled, such as for want of a right: one wrong rule must not
-/// take down the rest.
+/// What must be so for a server to be ready: it is not ending, and its caches are filled. Those of what busy rules ask
+/// are waited for only until it is known that they cannot be filled, such as for want of a right: one wrong rule must
+/// not take down the rest.
 pub(super) fn conditions(
     terminate: &CancellationToken,
     health: Vec<Health>,
@@ -133,9 +133,11 @@ pub(super) fn conditions(
     let terminating = terminate.clone();
     let serving = move || if terminating.is_cancelled() { Err("shutting down".to_owned()) } else { Ok(()) };
     let caches = health.into_iter().map(|health| -> Condition { ("cache", Arc::new(move || health.ready())) });
-    let rules = rule_health.iter().cloned();
-    let busy = rules.map(|health| -> Condition { ("cache", Arc::new(move || health.settled())) });
-    std::iter::once::<Condition>(("serving", Arc::new(serving))).chain(caches).chain(busy).collect()
+    let governing = rule_health.pods.iter().cloned();
+    let governing = governing.map(|health| -> Condition { ("cache", Arc::new(move || health.ready())) });
+    let asked = rule_health.asked.iter().flatten().cloned();
+    let asked = asked.map(|health| -> Condition { ("cache", Arc::new(move || health.settled())) });
+    std::iter::once::<Condition>(("serving", Arc::new(serving))).chain(caches).chain(governing).chain(asked).collect()
 }
 
 /// What is not logged unless asked for by name: kube tells of every failed request and every broken watch before the

@@ -21,7 +21,7 @@ use belay_decide::view::{DeploymentView, PodView, ReplicaSetView};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use parking_lot::RwLock;
 
-pub use busy::{BusyPodSink, Linked, LinkedSink, OwnerSink, hold_of};
+pub use busy::{BusyFacts, BusyPodSink, Governed, Linked, LinkedSink, OwnerSink, hold_of};
 pub use dirty::{Dirty, PodKey, WorkloadKey};
 pub use sinks::IndexSink;
 pub use workloads::{PolicyState, Target};

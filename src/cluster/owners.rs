@@ -13,8 +13,7 @@ use std::time::Duration;
 
 use belay_decide::busy::GroupKind;
 use kube::api::DynamicObject;
-use kube::core::GroupVersionKind;
-use kube::discovery::{ApiResource, Scope, oneshot};
+use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use parking_lot::RwLock;
@@ -124,7 +123,7 @@ impl Follower {
                     LOOK_FOR
                 }
                 Err(problem) => {
-                    self.health.note(&format!("cannot look up the kind: {problem}"));
+                    self.health.note(&format!("cannot look up the kind: {problem}"), false);
                     pauses.next().unwrap_or(LOOK_FOR)
                 }
             };
@@ -163,7 +162,15 @@ impl Follower {
             tokio::time::sleep(LOOK_AGAIN).await;
             match self.look_up().await {
                 Ok(Some(now)) if now == *served => {}
-                Ok(_) => return,
+                Ok(Some(_)) => return,
+                // Believed only twice: an API server that starts or upgrades may answer so for a moment, and all pods
+                // of the kind would count as of unknown state.
+                Ok(None) => {
+                    tokio::time::sleep(LOOK_FOR).await;
+                    if matches!(self.look_up().await, Ok(None)) {
+                        return;
+                    }
+                }
                 Err(problem) => tracing::debug!(kind = %self.kind, %problem, "kind not looked up"),
             }
         }
@@ -178,22 +185,34 @@ impl Follower {
     }
 }
 
-/// Looks a kind up in its group's preferred version, or in the best that has it.
+/// Looks a kind up in its group's versions, the preferred one first.
 pub async fn look_up(client: &Client, kind: &GroupKind) -> kube::Result<Option<Served>> {
-    let found = if kind.group.is_empty() {
-        let core = GroupVersionKind::gvk("", "v1", &kind.kind);
-        oneshot::pinned_kind(client, &core).await.map(Some)
+    let versions: Vec<String> = if kind.group.is_empty() {
+        client.list_core_api_versions().await?.versions
     } else {
-        oneshot::group(client, &kind.group).await.map(|group| {
-            let best = || group.resources_by_stability().into_iter().find(|(resource, _)| *resource.kind == *kind.kind);
-            group.recommended_kind(&kind.kind).or_else(best)
-        })
+        let groups = client.list_api_groups().await?.groups;
+        let Some(group) = groups.into_iter().find(|group| *group.name == *kind.group) else { return Ok(None) };
+        let preferred = group.preferred_version.into_iter();
+        preferred.chain(group.versions).map(|version| version.version).collect()
     };
-    match found {
-        Ok(found) => Ok(found
-            .map(|(resource, capabilities)| Served { resource, namespaced: capabilities.scope == Scope::Namespaced })),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
-        Err(kube::Error::Discovery(_)) => Ok(None),
-        Err(error) => Err(error),
+    for version in versions {
+        let gvk = GroupVersionKind::gvk(&kind.group, &version, &kind.kind);
+        let resources = if kind.group.is_empty() {
+            client.list_core_api_resources(&version).await
+        } else {
+            client.list_api_group_resources(&gvk.api_version()).await
+        };
+        let resources = match resources {
+            Ok(resources) => resources.resources,
+            // It went since the group was read.
+            Err(kube::Error::Api(status)) if status.code == 404 => continue,
+            Err(error) => return Err(error),
+        };
+        let found = resources.into_iter().find(|one| *one.kind == *kind.kind && !one.name.contains('/'));
+        if let Some(found) = found {
+            let resource = ApiResource::from_gvk_with_plural(&gvk, &found.name);
+            return Ok(Some(Served { resource, namespaced: found.namespaced }));
+        }
     }
+    Ok(None)
 }

@@ -7,7 +7,7 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use backon::BackoffBuilder as _;
 use futures::{StreamExt, pin_mut};
@@ -27,6 +27,9 @@ const MIN_BACKOFF: Duration = Duration::from_millis(200);
 /// so the cache must see again soon after the API server is back. One request per watch in so many seconds troubles no
 /// API server.
 const MAX_BACKOFF: Duration = Duration::from_millis(2500);
+
+/// Trouble that lasts this long is no start or upgrade of an API server, which pass within seconds.
+const LASTING: Duration = Duration::from_secs(30);
 
 /// What takes in the objects of a watch.
 pub trait Sink<K>: Send {
@@ -55,6 +58,8 @@ pub struct Health {
 struct State {
     synced: bool,
     trouble: Option<String>,
+    /// Since when there is trouble.
+    since: Option<Instant>,
 }
 
 impl Health {
@@ -62,7 +67,7 @@ impl Health {
     pub fn new(what: impl Into<Arc<str>>, failing: Gauge) -> Self {
         Self {
             what: what.into(),
-            state: Arc::new(Mutex::new(State { synced: false, trouble: None })),
+            state: Arc::new(Mutex::new(State { synced: false, trouble: None, since: None })),
             first: CancellationToken::new(),
             known: CancellationToken::new(),
             failing,
@@ -95,32 +100,37 @@ impl Health {
         self.synced();
     }
 
-    /// Notes trouble, and tells of it where it is news.
-    pub fn note(&self, trouble: &str) {
-        if self.troubled(trouble) {
+    /// Notes trouble, and tells of it where it is news. Trouble that is `final` does not pass by itself.
+    pub fn note(&self, trouble: &str, is_final: bool) {
+        if self.troubled(trouble, is_final) {
             tracing::warn!(what = %self.what, error = %trouble, "watch failed, trying again");
         }
     }
 
     fn synced(&self) {
-        *self.state.lock() = State { synced: true, trouble: None };
+        *self.state.lock() = State { synced: true, trouble: None, since: None };
         self.first.cancel();
         self.known.cancel();
     }
 
     /// Notes trouble; true where it is news.
-    fn troubled(&self, trouble: &str) -> bool {
+    fn troubled(&self, trouble: &str, is_final: bool) -> bool {
         let mut state = self.state.lock();
+        let lasts = state.since.get_or_insert_with(Instant::now).elapsed() >= LASTING;
         let news = state.trouble.as_deref() != Some(trouble);
         self.failing.set(1);
         state.trouble = Some(trouble.to_owned());
-        self.known.cancel();
+        if is_final || lasts {
+            self.known.cancel();
+        }
         news
     }
 
     fn recovered(&self) -> bool {
         self.failing.set(0);
-        self.state.lock().trouble.take().is_some()
+        let mut state = self.state.lock();
+        state.since = None;
+        state.trouble.take().is_some()
     }
 }
 
@@ -156,19 +166,14 @@ pub struct RuleHealth {
 }
 
 impl RuleHealth {
-    /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = &Health> {
-        self.pods.iter().chain(self.asked.iter().flatten())
-    }
-
     /// It is known which pods are governed.
     pub fn is_governing_known(&self) -> bool {
         self.pods.iter().all(Health::is_synced)
     }
 
-    /// What the rule of this number asks is known.
-    pub fn is_asked_known(&self, rule: usize) -> bool {
-        self.asked.get(rule).into_iter().flatten().all(Health::is_synced)
+    /// `Err` with one line while what the rule of this number asks is not known.
+    pub fn asked(&self, rule: usize) -> Result<(), String> {
+        self.asked.get(rule).into_iter().flatten().try_for_each(Health::ready)
     }
 }
 
@@ -272,7 +277,7 @@ pub async fn run<K, V>(
                     }
                 }
                 Some(Err(error)) => {
-                    health.note(&describe(&error));
+                    health.note(&describe(&error), is_denied(&error));
                     // Never in a tight loop, even where an API server calls its own fresh lists too old.
                     tokio::select! {
                         () = tokio::time::sleep(pauses.next().unwrap_or(MAX_BACKOFF)) => {}
@@ -303,6 +308,15 @@ fn is_gone(error: &watcher::Error) -> bool {
         watcher::Error::WatchStartFailed(kube::Error::Api(status)) | watcher::Error::WatchError(status) => {
             status.code == 410
         }
+        _ => false,
+    }
+}
+
+/// A right is missing: it stays so until somebody grants it.
+fn is_denied(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => matches!(status.code, 401 | 403),
         _ => false,
     }
 }

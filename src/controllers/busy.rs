@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use belay_decide::action::{Action, ObjectRef};
 use belay_decide::busy::reconcile::{self, Input, Memory, Plan};
-use belay_decide::busy::{State, judge};
+use belay_decide::busy::{Seen, State};
 use belay_decide::hold::HoldStatus;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
@@ -18,7 +18,7 @@ use super::Shared;
 use super::work::{self, RETRY, Work, Written};
 use crate::cluster::apply::{ApplyError, bounded};
 use crate::cluster::clock::Clock;
-use crate::cluster::index::PodKey;
+use crate::cluster::index::{BusyFacts, PodKey};
 use crate::cluster::project_busy;
 use crate::cluster::watch::{RuleHealth, settled, synced};
 use crate::config::Selects;
@@ -51,8 +51,8 @@ pub struct Remembered {
 
 /// What is to be done about a pod.
 enum Look {
-    /// This; and the rule and state that it is counted under.
-    Plan(Box<Plan>, Option<(usize, State)>),
+    /// This; what was remembered before; the rule and state that the pod is counted under.
+    Plan(Box<Plan>, Option<Memory>, Option<(usize, State)>),
     /// It is to be looked at later.
     Later(SignedDuration),
     /// Nothing by any rule: it is neither governed nor held.
@@ -65,43 +65,41 @@ impl Loop {
         let leadership = Arc::clone(&self.shared.leadership);
         let health: Vec<_> = self.shared.health.iter().chain(&self.rule_health.pods).cloned().collect();
         // What is only late must not be taken for missing; what cannot be seen is passed over, rule by rule.
-        if synced(&health, &stop).await && settled(self.rule_health.iter(), &stop).await {
+        if synced(&health, &stop).await && settled(self.rule_health.asked.iter().flatten(), &stop).await {
             work::run(self, &leadership, &health, stop).await;
         }
     }
 
     fn decide(&self, key: &PodKey, now: Timestamp) -> Look {
         let settings = self.shared.settings.load();
-        self.shared.index.busy(key, |governed, holds| {
-            let pod =
-                governed.as_ref().map(|(_, _, seen)| (seen.pod.uid.to_string(), seen.pod.resource_version.to_string()));
+        self.shared.index.busy(key, |BusyFacts { governed, living, holds }| {
+            let of_pod = |seen: &Seen<'_>| (seen.pod.uid.to_string(), seen.pod.resource_version.to_string());
+            let pod = governed.as_ref().map(|governed| of_pod(&governed.seen));
             let versions = holds.iter().map(|hold| (hold.uid.clone(), hold.resource_version.clone())).chain(pod);
             if self.written.is_awaited(key, versions) {
                 return Look::Later(RETRY);
             }
-            if governed.as_ref().is_some_and(|(number, ..)| !self.rule_health.is_asked_known(*number)) {
+            if governed.as_ref().is_some_and(|governed| self.rule_health.asked(governed.number).is_err()) {
                 return Look::Later(BLIND);
             }
             if governed.is_none() && holds.is_empty() {
                 return Look::Free;
             }
-            let counted = governed.as_ref().map(|(number, rule, seen)| (*number, judge(rule, seen, now).state));
-            let governed = governed.map(|(_, rule, seen)| (rule, seen));
-            let input = Input { governed, holds, history_ttl: settings.history_ttl, now };
-            let mut memories = self.remembered.memories.lock();
-            let plan = reconcile::reconcile(&input, memories.get(key));
-            match &plan.memory {
-                Some(memory) => drop(memories.insert(key.clone(), memory.clone())),
-                None => drop(memories.remove(key)),
-            }
-            Look::Plan(Box::new(plan), counted)
+            let number = governed.as_ref().map(|governed| governed.number);
+            let siblings = governed.as_ref().map_or(0, |governed| governed.siblings);
+            let governed = governed.map(|governed| (governed.rule, governed.seen));
+            let input = Input { governed, living, siblings, holds, history_ttl: settings.history_ttl, now };
+            let before = self.remembered.memories.lock().get(key).cloned();
+            let plan = reconcile::reconcile(&input, before.as_ref());
+            let counted = number.zip(plan.state);
+            Look::Plan(Box::new(plan), before, counted)
         })
     }
 
     async fn look_at(&self, key: &PodKey) -> Option<Timestamp> {
         let now = Clock::wall();
-        let (plan, counted) = match self.decide(key, now) {
-            Look::Plan(plan, counted) => (plan, counted),
+        let (plan, before, counted) = match self.decide(key, now) {
+            Look::Plan(plan, before, counted) => (plan, before, counted),
             Look::Later(pause) => return now.saturating_add(pause).ok(),
             Look::Free => {
                 self.count(key, None);
@@ -114,16 +112,30 @@ impl Loop {
         };
         self.count(key, counted);
         let mut wake = plan.wake_at;
+        let mut memory = plan.memory;
         for sequence in &plan.sequences {
+            let is_patch = matches!(sequence.first(), Some(Action::PatchPod { .. }));
             let (superseded, result) = self.shared.applier.perform(sequence).await;
             self.written.add(key, superseded);
             match result {
-                Ok(()) => self.tell(key, sequence),
-                Err(error) => wake = wake.into_iter().chain([failed(key, &error, now)]).min(),
+                Ok(()) => {
+                    self.tell(key, sequence);
+                    if is_patch && plan.yielded > 0 {
+                        self.shared.metrics.hint_conflicts(plan.yielded);
+                    }
+                }
+                Err(error) => {
+                    if is_patch {
+                        memory = memory.and_then(|memory| memory.unwritten(before.as_ref()));
+                    }
+                    wake = wake.into_iter().chain([failed(key, &error, now)]).min();
+                }
             }
         }
-        if plan.yielded > 0 {
-            self.shared.metrics.hint_conflicts(plan.yielded);
+        let mut memories = self.remembered.memories.lock();
+        match memory {
+            Some(memory) => drop(memories.insert(key.clone(), memory)),
+            None => drop(memories.remove(key)),
         }
         wake
     }

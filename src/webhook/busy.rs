@@ -16,10 +16,12 @@ use crate::cluster::project_busy;
 /// Answers one pod creation.
 pub fn answer(handlers: &Handlers, request: &Request<'_>) -> Answer {
     let adds = stamp(handlers, request).unwrap_or_default();
-    if adds.is_empty() {
+    if adds.is_empty() || !has_room(request) {
         return Answer::default();
     }
-    handlers.metrics.stamped();
+    if request.dry_run != Some(true) {
+        handlers.metrics.stamped();
+    }
     Answer { patch: patch(request, &adds), ..Answer::default() }
 }
 
@@ -39,6 +41,18 @@ fn stamp(handlers: &Handlers, request: &Request<'_>) -> Option<BTreeMap<Key, Str
     Some(handlers.index.owner_of_new(rule, &pod, |owner| {
         create::first_hints(rule, &Seen { pod: &pod, owner, linked: Vec::new() }, now)
     }))
+}
+
+/// The API server refuses annotations of more than 256 KiB in all (`apimachinery/pkg/api/validation`,
+/// `TotalAnnotationSizeLimitB`), and with them the pod. Ours are less than 4 KiB.
+const ROOM_FOR_ANNOTATIONS: usize = 252 << 10;
+
+fn has_room(request: &Request<'_>) -> bool {
+    // Only a pod that is as large at all is looked at again.
+    let Some(object) = request.object.filter(|object| object.get().len() > ROOM_FOR_ANNOTATIONS) else { return true };
+    let pod: Option<DynamicObject> = serde_json::from_str(object.get()).ok();
+    let annotations = pod.and_then(|pod| pod.metadata.annotations).unwrap_or_default();
+    annotations.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>() <= ROOM_FOR_ANNOTATIONS
 }
 
 /// JSON Patch operations; the maps are made where they are absent or null.

@@ -9,7 +9,7 @@ use busy_eviction::{Passed, Read, Step};
 
 use super::Handlers;
 use super::review::{Answer, Eviction, Refusal, Request};
-use crate::cluster::index::{PodKey, hold_of};
+use crate::cluster::index::{BusyFacts, Governed, PodKey, hold_of};
 use crate::settings::Settings;
 
 /// Answers one eviction review.
@@ -28,21 +28,21 @@ pub async fn answer(handlers: &Handlers, request: &Request<'_>) -> Answer {
         evictor: request.user(),
     };
     let settings = handlers.settings.load_full();
-    let passed = match ask_rule(handlers, &settings, &asked).await {
-        Some(Step::Decided(decision)) => return reply(handlers, &asked, decision.answer),
-        Some(Step::Pass(passed)) => Some(passed),
-        Some(Step::ReadLive) | None => None,
-    };
-    let unprotected = match passed {
-        // No policy protects it: then it is the rule that let it go.
-        Some(Passed::Idle) => Allowed::Idle,
+    // What the rule says of a pod that no policy protects.
+    let by_rule = match ask_rule(handlers, &settings, &asked).await {
+        Some(Step::Decided(decision)) => match decision.answer {
+            // Released by its rule, it may still be its Deployment's only one.
+            Decided::Allow(released @ (Allowed::Released | Allowed::DeadlinePassed | Allowed::NotRecorded)) => released,
+            answer => return reply(handlers, &asked, answer),
+        },
+        Some(Step::Pass(Passed::Idle)) => Allowed::Idle,
         // A rule may govern it, and nobody knows: fail open, and say so.
-        None if !handlers.is_governing_known() => Allowed::NotSynced,
-        _ => Allowed::NotProtected,
+        Some(Step::ReadLive) | None if !handlers.is_governing_known() => Allowed::NotSynced,
+        Some(Step::Pass(Passed::NotHeld) | Step::ReadLive) | None => Allowed::NotProtected,
     };
     let answer = match ask_policy(handlers, &settings, &asked) {
-        None if unprotected == Allowed::NotProtected => return Answer::default(),
-        None | Some(Decided::Allow(Allowed::NotProtected)) => Decided::Allow(unprotected),
+        None if by_rule == Allowed::NotProtected => return Answer::default(),
+        None | Some(Decided::Allow(Allowed::NotProtected)) => Decided::Allow(by_rule),
         Some(answer) => answer,
     };
     reply(handlers, &asked, answer)
@@ -55,15 +55,16 @@ async fn ask_rule(handlers: &Handlers, settings: &Settings, asked: &hold::Reques
         return None;
     }
     let key = PodKey::new(asked.namespace, asked.name);
-    let (step, pod, number) = handlers.index.busy(&key, |governed, holds| {
-        let (number, rule, seen) = governed?;
+    let (step, pod, number) = handlers.index.busy(&key, |BusyFacts { governed, holds, .. }| {
+        let Governed { number, rule, seen, .. } = governed?;
         let pod = seen.pod.clone();
+        let asked_known = handlers.rule_health.asked(number);
         let facts = busy_eviction::Facts {
             rule,
             seen,
             busy: hold_of(&holds, HoldReason::Busy, &pod),
             retire: hold_of(&holds, HoldReason::Retire, &pod),
-            read: Read::Cached,
+            read: asked_known.as_ref().err().map_or(Read::Cached, |problem| Read::Failed(problem)),
         };
         Some((decide(handlers, settings, asked, &facts), pod, number))
     })?;
@@ -73,10 +74,10 @@ async fn ask_rule(handlers: &Handlers, settings: &Settings, asked: &hold::Reques
         Some(live) => live.read(rule, &pod, handlers.clock.now().wall).await,
         None => Err("there is no API server to ask".to_owned()),
     };
-    handlers.index.busy(&key, |governed, holds| {
+    handlers.index.busy(&key, |BusyFacts { governed, holds, .. }| {
         let (seen, read) = match (&read, governed) {
             (Ok(live), _) => (live.seen(rule), Read::Live),
-            (Err(problem), Some((_, _, cached))) => (cached, Read::Failed(problem)),
+            (Err(problem), Some(cached)) => (cached.seen, Read::Failed(problem)),
             (Err(_), None) => return None,
         };
         let facts = busy_eviction::Facts {

@@ -68,10 +68,10 @@ impl LiveReader {
         }
     }
 
-    /// The pod, where its rule asks nobody else. One that is gone by now, or is another one, is as it was: the API
-    /// server will say so itself.
+    /// The pod, where an expression reads it. One that is gone by now, or is another one, is as it was: the API server
+    /// will say so itself.
     async fn pod(&self, rule: &Rule, pod: &BusyPod, now: Timestamp) -> kube::Result<BusyPod> {
-        if rule.spec.owner.is_some() || rule.spec.linked_label.is_some() {
+        if !rule.reads("pod") {
             return Ok(pod.clone());
         }
         let pods: Api<DynamicObject> =

@@ -13,14 +13,18 @@ use super::reconcile::since;
 use super::rule::{OnBusy, OnIdle, Rule, State};
 use super::state::{Because, Found, Seen, Verdict, judge, later};
 use crate::hold::{
-    Allowed, Answer, Held, HoldReason, HoldSpec, HoldView, Moment, Request, Rules, UNRECORDED_GRACE, WorkloadRef,
-    deadline, moment,
+    Allowed, Answer, Held, HoldReason, HoldSpec, HoldView, Moment, Phase, Request, Rules, UNRECORDED_GRACE,
+    WorkloadRef, deadline, moment,
 };
 use crate::policy::evictor_matches;
 use crate::view::PodPhase;
 
 /// A pod that is seen busy is told as busy within seconds, by the controller's clock.
 const TOLD_WITHIN: SignedDuration = SignedDuration::from_secs(60);
+
+/// A hold to be retired that no controller has taken up by then holds nobody: none leads, a right is missing, or the
+/// owner is not the pod's alone. Far longer than a change of leaders takes (some 15 s).
+const NO_TAKER: SignedDuration = SignedDuration::from_secs(60);
 
 /// What is known about the pod.
 #[derive(Clone, Debug)]
@@ -126,12 +130,14 @@ pub fn decide(request: &Request<'_>, rules: &Rules, facts: &Facts<'_>, memory: O
         _ => judge(rule, seen, now.wall),
     };
     let retiring = facts.retire.filter(|hold| hold.is_of(HoldReason::Retire, &pod.uid));
-    let owner_goes = matches!(seen.owner, Found::Owner(owner) if owner.terminating);
+    let is_retired = rule.spec.on_idle == OnIdle::DeleteOwner && is_retired_by_owner(seen);
+    let owner_goes = is_retired && matches!(seen.owner, Found::Owner(owner) if owner.terminating);
+    let has_no_taker = retiring.is_some_and(|hold| has_no_taker(hold, now.wall));
     let context = Context { request, facts, verdict: &verdict, memory, now };
     match verdict.state {
         State::Done => Step::Pass(Passed::Idle),
         // Its owner was told to go and has the last word on when.
-        _ if rule.spec.on_idle == OnIdle::DeleteOwner && (retiring.is_some() || owner_goes) => {
+        _ if owner_goes || (is_retired && retiring.is_some() && !has_no_taker) => {
             context.hold(HoldReason::Retire, retiring)
         }
         State::Busy | State::Starting if rule.spec.on_busy == OnBusy::Allow => Step::Pass(Passed::NotHeld),
@@ -141,9 +147,7 @@ pub fn decide(request: &Request<'_>, rules: &Rules, facts: &Facts<'_>, memory: O
             context.hold(HoldReason::Busy, facts.busy.filter(|hold| hold.is_of(HoldReason::Busy, &pod.uid)))
         }
         State::Idle if facts.read == Read::Cached => Step::ReadLive,
-        State::Idle if rule.spec.on_idle == OnIdle::DeleteOwner && is_retired_by_owner(seen) => {
-            context.hold(HoldReason::Retire, None)
-        }
+        State::Idle if is_retired && !has_no_taker => context.hold(HoldReason::Retire, None),
         State::Idle => Step::Pass(Passed::Idle),
     }
 }
@@ -152,6 +156,10 @@ pub fn decide(request: &Request<'_>, rules: &Rules, facts: &Facts<'_>, memory: O
 /// as their owner.
 fn is_retired_by_owner(seen: &Seen<'_>) -> bool {
     matches!(seen.owner, Found::Owner(owner) if !owner.namespace.is_empty())
+}
+
+fn has_no_taker(hold: &HoldView, now: Timestamp) -> bool {
+    hold.status.phase == Phase::Pending && now >= later(hold.spec.requested_at, NO_TAKER)
 }
 
 struct Context<'a> {

@@ -354,7 +354,7 @@ fn order(expression: &mut IdedExpr) {
 }
 
 /// A map's keys in order; whatever else as it is.
-fn ordered<'a>(args: Vec<Cow<'a, dyn Val>>) -> Result<Cow<'a, dyn Val>, ExecutionError> {
+fn ordered(args: Vec<Cow<'_, dyn Val>>) -> Result<Cow<'_, dyn Val>, ExecutionError> {
     let range = args.into_iter().next().ok_or(ExecutionError::NoSuchOverload)?;
     let keys = range.downcast_ref::<CelMap>().map(|map| {
         let mut keys: Vec<_> = map.keys().collect();

@@ -21,6 +21,10 @@ mod holds;
 pub struct Input<'a> {
     /// The pod with its rule and what its state is read from; absent where it is gone or governed by no rule.
     pub governed: Option<(&'a Rule, Seen<'a>)>,
+    /// UID of the pod of this name that is known to be there, governed or not.
+    pub living: Option<&'a str>,
+    /// How many other unfinished pods have the same controller.
+    pub siblings: usize,
     /// The holds of this pod, or of one of its name that is gone, for being busy or to be retired.
     pub holds: Vec<&'a HoldView>,
     /// How long a completed hold is kept.
@@ -68,6 +72,8 @@ pub struct Plan {
     pub memory: Option<Memory>,
     /// Keys given up to somebody else, to be counted.
     pub yielded: usize,
+    /// The state that was read; absent where no rule governs the pod.
+    pub state: Option<State>,
 }
 
 impl Plan {
@@ -85,16 +91,17 @@ pub fn reconcile(input: &Input<'_>, memory: Option<&Memory>) -> Plan {
         let mut memory = memory.unwrap_or_else(|| Memory { uid: seen.pod.uid.clone(), ..Memory::default() });
         let verdict = judge(rule, seen, now);
         plan.wake(verdict.changes_at);
-        let was_idle = memory.idle_since.is_some();
+        plan.state = Some(verdict.state);
         memory.idle_since = (verdict.state != State::Busy).then(|| memory.idle_since.unwrap_or(now));
-        (*rule, seen, verdict, memory, was_idle)
+        (*rule, seen, verdict, memory)
     });
-    if let Some((rule, seen, verdict, mut memory, was_idle)) = looked {
+    if let Some((rule, seen, verdict, mut memory)) = looked {
         // What ends anyway is left alone: nobody asks whether it may go.
         let is_told = !seen.pod.terminating && !seen.pod.is_finished() && !seen.pod.mirror;
-        // Only who saw the end of the job before knows that this is another: it may have begun while nobody led.
-        let begins = is_told && tell(rule, seen, &verdict, &mut memory, &mut plan, now) && was_idle;
-        holds::look(input, Some((rule, seen, &verdict, &memory, begins)), &mut plan);
+        if is_told {
+            tell(rule, seen, &verdict, &mut memory, &mut plan, now);
+        }
+        holds::look(input, Some((rule, seen, &verdict, &memory)), &mut plan);
         // Without a trace of having been busy there is no debounce to remember.
         let was_busy = since(seen).or(memory.busy_since).is_some() || !input.holds.is_empty();
         memory.idle_since = memory.idle_since.filter(|_| was_busy);
@@ -121,8 +128,8 @@ pub(super) fn since(seen: &Seen<'_>) -> Option<Timestamp> {
     (later(since, CLOCKS_DIFFER_BY) >= seen.pod.created).then_some(since)
 }
 
-/// Plans the hints. Says whether a job begins with this look.
-fn tell(rule: &Rule, seen: &Seen<'_>, verdict: &Verdict, memory: &mut Memory, plan: &mut Plan, now: Timestamp) -> bool {
+/// Plans the hints.
+fn tell(rule: &Rule, seen: &Seen<'_>, verdict: &Verdict, memory: &mut Memory, plan: &mut Plan, now: Timestamp) {
     let noted = since(seen);
     let known = noted.or(memory.busy_since);
     let told = match (verdict.state, known) {
@@ -146,7 +153,6 @@ fn tell(rule: &Rule, seen: &Seen<'_>, verdict: &Verdict, memory: &mut Memory, pl
         _ => None,
     };
     write(rule, seen, told, memory, plan, now);
-    known.is_none() && matches!(told, Told::Busy(_))
 }
 
 /// Plans what brings the pod's hints to what it is told as.

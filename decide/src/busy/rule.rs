@@ -326,7 +326,12 @@ impl Rule {
 
     /// An expression reads the time: the state may change without any event.
     pub fn reads_time(&self) -> bool {
-        self.states.iter().any(|(_, expression)| expression.reads("now"))
+        self.reads("now")
+    }
+
+    /// An expression reads this variable.
+    pub fn reads(&self, variable: &str) -> bool {
+        self.states.iter().any(|(_, expression)| expression.reads(variable))
     }
 
     /// Where the pod's controller is of this kind, it is the owner or leads to it.

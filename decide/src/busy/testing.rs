@@ -162,6 +162,8 @@ impl Scene {
         let rule = self.compiled();
         let input = Input {
             governed: Some((&rule, self.seen())),
+            living: None,
+            siblings: 0,
             holds: self.holds.iter().collect(),
             history_ttl: SignedDuration::from_hours(1),
             now: self.now,
@@ -293,6 +295,11 @@ pub(crate) fn patch(pod: &mut BusyPod, changes: &BTreeMap<Key, Option<String>>) 
         }
     }
     bump(pod);
+}
+
+/// The webhook's additions to a pod's create arrive.
+pub(crate) fn patch_new(pod: &mut BusyPod, adds: BTreeMap<Key, String>) {
+    patch(pod, &adds.into_iter().map(|(key, value)| (key, Some(value))).collect());
 }
 
 /// The pod was written.

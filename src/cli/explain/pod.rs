@@ -165,7 +165,14 @@ fn hints_of(pod: &SeenPod, now: Timestamp) -> Vec<Hint> {
 
 /// What the controller is about to write, as far as its rule says it now.
 fn coming(pod: &SeenPod, now: Timestamp) -> BTreeMap<Key, Option<String>> {
-    let input = Input { governed: pod.seen(), holds: Vec::new(), history_ttl: SignedDuration::ZERO, now };
+    let input = Input {
+        governed: pod.seen(),
+        living: None,
+        siblings: 0,
+        holds: Vec::new(),
+        history_ttl: SignedDuration::ZERO,
+        now,
+    };
     let plan = reconcile(&input, None);
     let patch = plan.sequences.into_iter().flatten().find_map(|action| match action {
         Action::PatchPod { changes, .. } => Some(changes),

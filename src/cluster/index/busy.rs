@@ -190,13 +190,39 @@ impl Busy {
         pods.filter(|linked| linked.counts_for(pod)).map(|linked| &linked.object).collect()
     }
 
+    fn siblings(&self, pod: &BusyPod) -> usize {
+        let Some(controller) = &pod.controller else { return 0 };
+        let keys = self.pods_of.get(&controller.uid).into_iter().flatten();
+        let pods = keys.filter_map(|key| self.governed(&key.namespace, &key.name)).map(|(_, pod)| pod);
+        pods.filter(|other| other.uid != pod.uid && !other.is_finished()).count()
+    }
+
     fn governed(&self, namespace: &str, name: &str) -> Option<(usize, &BusyPod)> {
         get(&self.pods, namespace, name)?.first_key_value().map(|(rule, pod)| (*rule, pod))
     }
 }
 
-/// The number of the rule that governs a pod, the rule, and what the pod's state is read from.
-pub(crate) type Governed<'a> = (usize, &'a Rule, Seen<'a>);
+/// What is known of a pod for busy rules.
+pub struct BusyFacts<'a> {
+    /// The rule that governs it; absent where none does, or the pod is not there.
+    pub governed: Option<Governed<'a>>,
+    /// UID of the pod of this name, governed or not.
+    pub living: Option<&'a str>,
+    /// Holds of a pod of this name for another reason than a handover.
+    pub holds: Vec<&'a HoldView>,
+}
+
+/// A pod's rule.
+pub struct Governed<'a> {
+    /// Its number.
+    pub number: usize,
+    /// The rule.
+    pub rule: &'a Rule,
+    /// What the pod's state is read from.
+    pub seen: Seen<'a>,
+    /// How many other governed pods that have not ended have the same controller.
+    pub siblings: usize,
+}
 
 impl Index {
     /// The busy rules.
@@ -204,18 +230,18 @@ impl Index {
         &self.rules
     }
 
-    /// Asks about a pod: the rule that governs it with what its state is read from, and its holds for another reason
-    /// than a handover.
-    pub fn busy<R>(&self, key: &PodKey, ask: impl FnOnce(Option<Governed<'_>>, Vec<&HoldView>) -> R) -> R {
+    /// Asks about a pod.
+    pub fn busy<R>(&self, key: &PodKey, ask: impl FnOnce(BusyFacts<'_>) -> R) -> R {
         let state = self.state.read();
         let governed = state.busy.governed(&key.namespace, &key.name).and_then(|(number, pod)| {
             let rule = self.rules.get(number)?;
             let seen = Seen { pod, owner: state.busy.found(rule, pod), linked: state.busy.linked(rule, pod) };
-            Some((number, rule, seen))
+            Some(Governed { number, rule, seen, siblings: state.busy.siblings(pod) })
         });
         let names = state.busy.holds_of.get(key).into_iter().flatten();
         let holds = names.filter_map(|name| get(&state.holds, &key.namespace, name)).collect();
-        ask(governed, holds)
+        let living = get(&state.pods, &key.namespace, &key.name).map(|pod| &*pod.uid);
+        ask(BusyFacts { governed, living, holds })
     }
 
     /// Asks about the owner of a pod that is being made, as far as it is known already.

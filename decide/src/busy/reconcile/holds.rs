@@ -18,8 +18,12 @@ use crate::hold::{HoldReason, HoldStatus, HoldView, Outcome, Phase};
 /// it idle. Its next job gets a hold, and a deadline, of its own.
 const FORGOTTEN_AFTER: SignedDuration = SignedDuration::from_secs(60);
 
-/// What the controller sees of the pod and remembers, and whether a job of it begins with this look.
-type Look<'a> = (&'a Rule, &'a Seen<'a>, &'a Verdict, &'a Memory, bool);
+/// A pod that is there and that no rule governs may only be known to one watch before the other. One that stays so was
+/// taken from its rule: its labels were changed, or the rules were.
+const UNGOVERNED_FOR: SignedDuration = SignedDuration::from_mins(5);
+
+/// What the controller sees of the pod and remembers.
+type Look<'a> = (&'a Rule, &'a Seen<'a>, &'a Verdict, &'a Memory);
 
 pub(super) fn look(input: &Input<'_>, look: Option<Look<'_>>, plan: &mut Plan) {
     let mut holds = input.holds.clone();
@@ -28,7 +32,7 @@ pub(super) fn look(input: &Input<'_>, look: Option<Look<'_>>, plan: &mut Plan) {
         let look = look.filter(|(_, seen, ..)| *seen.pod.uid == *hold.spec.victim_uid);
         let sequence = match (hold.status.phase, look) {
             (Phase::Completed, None) => completed(input, hold, plan),
-            (_, None) => went(input, hold),
+            (_, None) => went(input, hold, plan),
             // Completed, it is of a pod that no rule governed for a while.
             (Phase::Released | Phase::Completed, Some(look)) => forgotten(input, hold, look, plan),
             (Phase::Pending | Phase::Active, Some(look)) => open(input, hold, look, plan),
@@ -40,17 +44,24 @@ pub(super) fn look(input: &Input<'_>, look: Option<Look<'_>>, plan: &mut Plan) {
 }
 
 /// The victim is gone, or no rule governs it any more.
-fn went(input: &Input<'_>, hold: &HoldView) -> Vec<Action> {
-    let outcome = match (hold.status.outcome, hold.spec.reason) {
-        (Some(known), _) => known,
-        (None, HoldReason::Retire) => Outcome::Retired,
-        (None, _) if is_over(&hold.status.reason) => Outcome::JobEnded,
-        (None, _) => Outcome::VictimGone,
+fn went(input: &Input<'_>, hold: &HoldView, plan: &mut Plan) -> Vec<Action> {
+    let is_there = input.living == Some(hold.spec.victim_uid.as_str());
+    let until = later(hold.spec.requested_at, UNGOVERNED_FOR);
+    if is_there && input.now < until {
+        plan.wake(Some(until));
+        return Vec::new();
+    }
+    let (outcome, message) = match (hold.status.outcome, hold.spec.reason) {
+        (Some(known), _) => (known, "is gone"),
+        (None, _) if is_there => (Outcome::NotNeeded, "is governed by no busy rule any more"),
+        (None, HoldReason::Retire) => (Outcome::Retired, "is gone"),
+        (None, _) if is_over(&hold.status.reason) => (Outcome::JobEnded, "is gone"),
+        (None, _) => (Outcome::VictimGone, "is gone"),
     };
     let status = HoldStatus {
         phase: Phase::Completed,
         reason: outcome.as_str().to_owned(),
-        message: format!("{} is gone, or no busy rule governs it any more", hold.spec.victim_name),
+        message: format!("{} {message}", hold.spec.victim_name),
         outcome: Some(outcome),
         released_at: hold.status.released_at.or(Some(input.now)),
         completed_at: Some(input.now),
@@ -74,7 +85,7 @@ fn completed(input: &Input<'_>, hold: &HoldView, plan: &mut Plan) -> Vec<Action>
 
 /// An idle pod whose eviction nobody asks for any more needs no hold.
 fn forgotten(input: &Input<'_>, hold: &HoldView, look: Look<'_>, plan: &mut Plan) -> Vec<Action> {
-    let (_, seen, verdict, memory, _) = look;
+    let (_, seen, verdict, memory) = look;
     let Some(since) = memory.idle_since.filter(|_| verdict.state == State::Idle && !seen.pod.terminating) else {
         return Vec::new();
     };
@@ -87,7 +98,7 @@ fn forgotten(input: &Input<'_>, hold: &HoldView, look: Look<'_>, plan: &mut Plan
 }
 
 fn open(input: &Input<'_>, hold: &HoldView, look: Look<'_>, plan: &mut Plan) -> Vec<Action> {
-    let (rule, seen, verdict, _, begins) = look;
+    let (rule, seen, verdict, _) = look;
     let now = input.now;
     if hold.spec.reason == HoldReason::Busy && rule.spec.on_busy == OnBusy::Allow {
         let message = format!("rule {} does not hold busy pods any more", rule.spec.name);
@@ -96,10 +107,6 @@ fn open(input: &Input<'_>, hold: &HoldView, look: Look<'_>, plan: &mut Plan) -> 
     if hold.spec.reason == HoldReason::Retire && rule.spec.on_idle != OnIdle::DeleteOwner {
         let message = format!("rule {} does not delete the owners of idle pods any more", rule.spec.name);
         return release(hold, seen, Outcome::NotNeeded, message, now);
-    }
-    // It was of the job before; nobody evicted the pod between the two.
-    if begins && hold.spec.reason == HoldReason::Busy && is_over(&hold.status.reason) {
-        return vec![Action::DeleteHold { hold: hold.object() }];
     }
     if now >= hold.spec.deadline {
         let message = match hold.spec.reason {
@@ -110,7 +117,7 @@ fn open(input: &Input<'_>, hold: &HoldView, look: Look<'_>, plan: &mut Plan) -> 
     }
     plan.wake(Some(hold.spec.deadline));
     match hold.spec.reason {
-        HoldReason::Retire => retire(rule, hold, seen),
+        HoldReason::Retire => retire(input, rule, hold, seen),
         _ => {
             let forgotten = forgotten(input, hold, look, plan);
             if forgotten.is_empty() { wait(rule, hold, seen, verdict) } else { forgotten }
@@ -120,13 +127,14 @@ fn open(input: &Input<'_>, hold: &HoldView, look: Look<'_>, plan: &mut Plan) -> 
 
 /// The owner is deleted once; a hold that is taken up has seen it done.
 ///
-/// It is the pod's own owner as the rule finds it, and in a namespace: a hold is no leave to delete whatever it names.
-fn retire(rule: &Rule, hold: &HoldView, seen: &Seen<'_>) -> Vec<Action> {
+/// It is the pod's own owner as the rule finds it, in a namespace, and of no other pod: a hold is no leave to delete
+/// whatever it names. A hold that stays pending keeps nobody (`busy::eviction`, `NO_TAKER`).
+fn retire(input: &Input<'_>, rule: &Rule, hold: &HoldView, seen: &Seen<'_>) -> Vec<Action> {
     let named = &hold.spec.workload;
     let kind = GroupKind::new(&named.group, &named.kind);
     let is_owner = rule.spec.owner.as_ref().is_some_and(|owner| owner.kind == kind)
         && matches!(seen.owner, Found::Owner(owner) if *owner.uid == *named.uid && !owner.namespace.is_empty());
-    if hold.status.phase == Phase::Active || !is_owner {
+    if hold.status.phase == Phase::Active || !is_owner || input.siblings > 0 {
         return Vec::new();
     }
     let owner = &hold.spec.workload;
@@ -137,6 +145,10 @@ fn retire(rule: &Rule, hold: &HoldView, seen: &Seen<'_>) -> Vec<Action> {
         message: format!("{what} was deleted and retires it"),
         ..hold.status.clone()
     };
+    if matches!(seen.owner, Found::Owner(owner) if owner.terminating) {
+        // Somebody else deleted it.
+        return vec![Action::UpdateHold { hold: hold.object(), status }];
+    }
     let note = format!(
         "Eviction asked for by {} of an idle pod: {what} is deleted instead, so that no job is lost",
         somebody(&hold.spec.evictor)

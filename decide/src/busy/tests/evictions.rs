@@ -468,7 +468,12 @@ fn a_pod_that_was_held_for_long_is_retired_all_the_same() {
         assert_eq!((spec.reason, spec.requested_at), (HoldReason::Retire, after(600)), "{before}");
         let mut case = case.after(10);
         assert_eq!(case.ask(true), "hold OwnerRetiring", "{before}");
-        let mut case = case.after(1000);
+        // The controller has deleted the owner, which takes its time.
+        let mut case = case.after(1000).with(|case| {
+            for hold in case.scene.holds.iter_mut().filter(|hold| hold.spec.reason == HoldReason::Retire) {
+                hold.status.phase = Phase::Active;
+            }
+        });
         assert_eq!(case.ask(true), "hold OwnerRetiring", "{before}");
     }
     // Released for having been busy for too long, it is still for its owner to retire once it is idle.
@@ -477,6 +482,22 @@ fn a_pod_that_was_held_for_long_is_retired_all_the_same() {
     case.scene.say("Idle");
     case.read = Read::Live;
     assert_eq!(case.ask(true), "hold OwnerRetiring");
+}
+
+/// No controller leads, it may not delete, or the owner is not the pod's alone.
+#[test]
+fn an_idle_pod_whose_owner_nobody_retires_is_let_go_after_a_minute() {
+    let mut case = Case::live(retiring("Idle"));
+    assert_eq!(case.ask(true), "hold OwnerRetiring");
+    let mut case = case.after(59);
+    assert_eq!(case.ask(true), "hold OwnerRetiring");
+    let mut case = case.after(1);
+    assert_eq!(case.ask(true), "pass");
+    // It is looked at live like any idle pod, and held like any busy one.
+    case.read = Read::Cached;
+    assert_eq!(case.ask(true), "read");
+    case.scene.say("Busy");
+    assert_eq!(case.ask(true), "hold PodBusy");
 }
 
 /// The runner was held once, the drain was given up, and hours later it has its first job.

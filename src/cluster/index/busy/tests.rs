@@ -100,19 +100,19 @@ impl Cluster {
     }
 
     fn ask(&self, namespace: &str, name: &str) -> Answer {
-        self.index.busy(&PodKey::new(namespace, name), |governed, holds| {
+        self.index.busy(&PodKey::new(namespace, name), |BusyFacts { governed, holds, .. }| {
             let owner = |seen: &Seen<'_>| match seen.owner {
                 Found::Owner(owner) => Some(owner.uid.to_string()),
                 Found::NotAsked | Found::Missing => None,
             };
             Answer {
-                owner: governed.as_ref().and_then(|(_, _, seen)| owner(seen)),
+                owner: governed.as_ref().and_then(|governed| owner(&governed.seen)),
                 linked: governed
                     .iter()
-                    .flat_map(|(_, _, seen)| &seen.linked)
+                    .flat_map(|governed| &governed.seen.linked)
                     .map(|one| one["is"].to_string())
                     .collect(),
-                governed: governed.map(|(_, rule, seen)| format!("{} {}", rule.spec.name, seen.pod.uid)),
+                governed: governed.map(|one| format!("{} {}", one.rule.spec.name, one.seen.pod.uid)),
                 holds: holds.iter().map(|hold| hold.name.clone()).collect(),
             }
         })
