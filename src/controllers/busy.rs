@@ -249,6 +249,10 @@ impl Work for Loop {
         self.look_at(key).await
     }
 
+    fn is_urgent(&self, key: &PodKey) -> bool {
+        self.shared.index.has_busy_holds(key)
+    }
+
     fn observe(&self, leading: bool) {
         if !leading {
             self.remembered.memories.lock().clear();

@@ -4,7 +4,7 @@
 //! A loop keeps no state but when to look again. A leader that is new, or did not lead for a while, looks at everything
 //! once.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
@@ -50,6 +50,10 @@ pub trait Work {
     fn look(&self, key: &Self::Key) -> impl Future<Output = Option<Timestamp>> + Send;
     /// The lead was won or lost, or something was looked at.
     fn observe(&self, leading: bool);
+    /// Somebody waits for this one: it goes before the others that are due.
+    fn is_urgent(&self, _key: &Self::Key) -> bool {
+        false
+    }
 }
 
 /// Works until `stop`, then ends what it is at.
@@ -61,7 +65,7 @@ pub async fn run<W: Work>(work: W, leadership: &Leadership, health: &[Health], s
     }
     let mut looks = FuturesUnordered::new();
     let mut busy: HashSet<W::Key> = HashSet::new();
-    let mut due: BTreeSet<W::Key> = BTreeSet::new();
+    let mut due = Due::default();
     // Nothing was looked at yet, or not all.
     let mut missed = true;
     loop {
@@ -83,7 +87,7 @@ pub async fn run<W: Work>(work: W, leadership: &Leadership, health: &[Health], s
         if !leading {
             // Dirt gathers no dust: the next leader, be it this one again, looks at everything anyway.
             work.take();
-            due.clear();
+            due = Due::default();
             wakes = Wakes::default();
             missed = true;
             continue;
@@ -92,12 +96,12 @@ pub async fn run<W: Work>(work: W, leadership: &Leadership, health: &[Health], s
             work.touch_all();
         }
         let now = Clock::wall();
-        due.append(&mut work.take());
-        due.append(&mut wakes.take_due(now));
+        for key in work.take().into_iter().chain(wakes.take_due(now)) {
+            let is_urgent = work.is_urgent(&key);
+            due.insert(key, is_urgent);
+        }
         let room = CONCURRENCY.saturating_sub(busy.len());
-        let free: Vec<_> = due.iter().filter(|key| !busy.contains(*key)).take(room).cloned().collect();
-        for key in free {
-            due.remove(&key);
+        for key in due.take(room, &busy) {
             wakes.remove(&key);
             busy.insert(key.clone());
             let work = &work;
@@ -108,6 +112,55 @@ pub async fn run<W: Work>(work: W, leadership: &Leadership, health: &[Health], s
         }
     }
     while looks.next().await.is_some() {}
+}
+
+/// What is due, in the order in which it became so, the urgent before the others.
+struct Due<K> {
+    urgent: VecDeque<K>,
+    others: VecDeque<K>,
+    /// What is in one of them, and whether in the first.
+    known: HashMap<K, bool>,
+}
+
+impl<K> Default for Due<K> {
+    fn default() -> Self {
+        Self { urgent: VecDeque::new(), others: VecDeque::new(), known: HashMap::new() }
+    }
+}
+
+impl<K: Clone + Eq + Hash> Due<K> {
+    fn insert(&mut self, key: K, is_urgent: bool) {
+        // One that became urgent is left behind in the other queue, where it is passed over.
+        if self.known.get(&key).is_some_and(|urgent| *urgent || !is_urgent) {
+            return;
+        }
+        self.known.insert(key.clone(), is_urgent);
+        if is_urgent { &mut self.urgent } else { &mut self.others }.push_back(key);
+    }
+
+    /// Takes so many that are not being looked at.
+    fn take(&mut self, room: usize, busy: &HashSet<K>) -> Vec<K> {
+        let mut taken = Vec::new();
+        for (queue, is_urgent) in [(&mut self.urgent, true), (&mut self.others, false)] {
+            let mut later = VecDeque::new();
+            while taken.len() < room
+                && let Some(key) = queue.pop_front()
+            {
+                if self.known.get(&key) != Some(&is_urgent) {
+                    continue;
+                }
+                if busy.contains(&key) {
+                    later.push_back(key);
+                } else {
+                    self.known.remove(&key);
+                    taken.push(key);
+                }
+            }
+            later.append(queue);
+            *queue = later;
+        }
+        taken
+    }
 }
 
 /// When to look at what again, the soonest first.
@@ -206,6 +259,19 @@ impl<K: Clone + Eq + Hash> Written<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_urgent_go_first_and_the_others_in_their_order() {
+        let mut due = Due::default();
+        for (key, is_urgent) in [("z", false), ("a", false), ("m", false), ("u", true), ("m", true), ("z", false)] {
+            due.insert(key, is_urgent);
+        }
+        assert_eq!(due.take(2, &HashSet::from(["u"])), ["m", "z"], "one that is being looked at waits");
+        assert_eq!(due.take(9, &HashSet::new()), ["u", "a"]);
+        assert!(due.take(9, &HashSet::new()).is_empty() && due.known.is_empty());
+        due.insert("m", false);
+        assert_eq!(due.take(9, &HashSet::new()), ["m"], "it may become due again");
+    }
 
     #[test]
     fn what_is_due_is_taken_once_and_the_soonest_sets_the_sleep() {

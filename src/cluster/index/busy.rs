@@ -249,6 +249,11 @@ impl Index {
         ask(self.state.read().busy.found(rule, pod))
     }
 
+    /// The pod has holds for another reason than a handover.
+    pub fn has_busy_holds(&self, key: &PodKey) -> bool {
+        self.state.read().busy.holds_of.contains_key(key)
+    }
+
     /// The pod carries hints of ours, governed or not.
     pub fn is_marked(&self, key: &PodKey) -> bool {
         self.state.read().busy.marked.contains(key)
