@@ -7,8 +7,9 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use belay_decide::busy::{BusyPod, ControllerRef, Found, GroupKind, Owner, Rule, Seen};
+use belay_decide::busy::{BusyPod, ControllerRef, Found, GroupKind, OnIdle, Owner, Rule, Seen};
 use belay_decide::hold::{HoldReason, HoldView, hold_name};
+use belay_decide::view::PodView;
 use jiff::Timestamp;
 
 use super::sinks::Touched;
@@ -190,11 +191,15 @@ impl Busy {
         pods.filter(|linked| linked.counts_for(pod)).map(|linked| &linked.object).collect()
     }
 
-    fn siblings(&self, pod: &BusyPod) -> usize {
-        let Some(controller) = &pod.controller else { return 0 };
+    /// Asked only where an owner may be deleted: elsewhere thousands of pods may share one.
+    fn siblings(&self, rule: &Rule, pod: &BusyPod) -> usize {
+        let Some(controller) = pod.controller.as_ref().filter(|_| rule.spec.on_idle == OnIdle::DeleteOwner) else {
+            return 0;
+        };
         let keys = self.pods_of.get(&controller.uid).into_iter().flatten();
         let pods = keys.filter_map(|key| self.governed(&key.namespace, &key.name)).map(|(_, pod)| pod);
-        pods.filter(|other| other.uid != pod.uid && !other.is_finished()).count()
+        let others = pods.filter(|other| other.uid != pod.uid && !other.is_finished());
+        others.filter(|other| other.controller.as_ref().is_some_and(|its| its.uid == controller.uid)).count()
     }
 
     fn governed(&self, namespace: &str, name: &str) -> Option<(usize, &BusyPod)> {
@@ -206,7 +211,8 @@ impl Busy {
 pub struct BusyFacts<'a> {
     /// The rule that governs it; absent where none does, or the pod is not there.
     pub governed: Option<Governed<'a>>,
-    /// UID of the pod of this name, governed or not.
+    /// UID of the pod of this name, governed or not; absent where it has ended or is about to go, since the watch that
+    /// tells so may be behind that of governed pods.
     pub living: Option<&'a str>,
     /// Holds of a pod of this name for another reason than a handover.
     pub holds: Vec<&'a HoldView>,
@@ -220,7 +226,8 @@ pub struct Governed<'a> {
     pub rule: &'a Rule,
     /// What the pod's state is read from.
     pub seen: Seen<'a>,
-    /// How many other governed pods that have not ended have the same controller.
+    /// How many other governed pods that have not ended have the same controller, where the rule may have that one
+    /// deleted.
     pub siblings: usize,
 }
 
@@ -236,11 +243,11 @@ impl Index {
         let governed = state.busy.governed(&key.namespace, &key.name).and_then(|(number, pod)| {
             let rule = self.rules.get(number)?;
             let seen = Seen { pod, owner: state.busy.found(rule, pod), linked: state.busy.linked(rule, pod) };
-            Some(Governed { number, rule, seen, siblings: state.busy.siblings(pod) })
+            Some(Governed { number, rule, seen, siblings: state.busy.siblings(rule, pod) })
         });
         let names = state.busy.holds_of.get(key).into_iter().flatten();
         let holds = names.filter_map(|name| get(&state.holds, &key.namespace, name)).collect();
-        let living = get(&state.pods, &key.namespace, &key.name).map(|pod| &*pod.uid);
+        let living = get(&state.pods, &key.namespace, &key.name).and_then(living);
         ask(BusyFacts { governed, living, holds })
     }
 
@@ -275,6 +282,11 @@ impl Index {
     }
 }
 
+/// The UID of a pod that is not about to go.
+pub(super) fn living(pod: &PodView) -> Option<&str> {
+    (!pod.terminating && !pod.is_finished()).then_some(&*pod.uid)
+}
+
 /// The hold of a victim for this reason, among its holds.
 pub fn hold_of<'a>(holds: &[&'a HoldView], reason: HoldReason, pod: &BusyPod) -> Option<&'a HoldView> {
     let name = hold_name(reason, &pod.name, &pod.uid);
@@ -282,6 +294,13 @@ pub fn hold_of<'a>(holds: &[&'a HoldView], reason: HoldReason, pod: &BusyPod) ->
 }
 
 impl State {
+    /// Whether a pod lives matters to its holds.
+    pub(super) fn touch_held(&self, key: &PodKey, touched: &mut Touched) {
+        if self.busy.holds_of.contains_key(key) {
+            touched.pods.push(key.clone());
+        }
+    }
+
     /// Notes whether a pod carries hints of ours.
     pub(super) fn mark(&mut self, key: PodKey, marked: bool, touched: &mut Touched) {
         if marked {

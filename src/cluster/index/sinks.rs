@@ -7,7 +7,8 @@ use belay_decide::doom;
 use belay_decide::hold::{HoldReason, HoldView};
 use belay_decide::view::{DeploymentView, NodeView, PodView, ReplicaSetView};
 
-use super::{Index, PodKey, Policy, State, WorkloadKey, insert, remove};
+use super::busy::living;
+use super::{Index, PodKey, Policy, State, WorkloadKey, get, insert, remove};
 use crate::cluster::watch::Sink;
 
 /// A sink that feeds the cache; one for each kind of view.
@@ -101,7 +102,11 @@ impl Kind for PodView {
     }
 
     fn put(self, state: &mut State, touched: &mut Touched) {
-        state.mark(PodKey::new(&self.namespace, &self.name), self.marked, touched);
+        let key = PodKey::new(&self.namespace, &self.name);
+        state.mark(key.clone(), self.marked, touched);
+        if get(&state.pods, &self.namespace, &self.name).and_then(living) != living(&self) {
+            state.touch_held(&key, touched);
+        }
         if let Some(set) = &self.replica_set {
             touched.replica_set(state, set);
             state.pods_of.entry(set.clone()).or_default().insert(self.name.clone());
@@ -119,7 +124,9 @@ impl Kind for PodView {
     }
 
     fn take(self, state: &mut State, touched: &mut Touched) {
-        state.mark(PodKey::new(&self.namespace, &self.name), false, touched);
+        let key = PodKey::new(&self.namespace, &self.name);
+        state.touch_held(&key, touched);
+        state.mark(key, false, touched);
         if let Some(pod) = remove(&mut state.pods, &self.namespace, &self.name) {
             forget_pod_of(state, &pod, touched);
         }
@@ -129,7 +136,7 @@ impl Kind for PodView {
 
     fn known(state: &State, touched: &mut Touched) {
         touched.all_with_holds(state, None);
-        touched.pods.extend(state.busy.marked.iter().cloned());
+        touched.pods.extend(state.busy.marked.iter().chain(state.busy.holds_of.keys()).cloned());
     }
 }
 

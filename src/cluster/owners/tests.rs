@@ -3,7 +3,7 @@ use crate::testing::{ApiServer, Reply};
 
 #[tokio::test]
 async fn a_kind_is_found_where_it_is_served_and_missed_without_an_error_where_it_is_not() {
-    let server = ApiServer::start(|_| Reply::Status(404, "the server could not find the requested resource")).await;
+    let api = ApiServer::start(|_| Reply::Status(404, "the server could not find the requested resource")).await;
     let table = [
         ("in its group's preferred version", "ci.example", "Runner", Some(("ci.example/v2", "runners", true))),
         ("in an older version alone, of the cluster", "ci.example", "Pool", Some(("ci.example/v1", "pools", false))),
@@ -13,7 +13,7 @@ async fn a_kind_is_found_where_it_is_served_and_missed_without_an_error_where_it
         ("of the core group, and unknown", "", "Runner", None),
     ];
     for (name, group, kind, expected) in table {
-        let served = look_up(&server.client, &GroupKind::new(group, kind)).await.expect(name);
+        let served = look_up(&api.client, &GroupKind::new(group, kind)).await.expect(name);
         let found = served
             .as_ref()
             .map(|served| (served.resource.api_version.as_str(), served.resource.plural.as_str(), served.namespaced));

@@ -20,6 +20,7 @@ const RULES: &str = "
   owner: {group: ci.example, kind: Runner}
   linkedPods: {labelKey: job-of}
   states: [{state: Busy, when: 'owner.status.busy || linked.exists(one, one.status.busy)'}]
+  eviction: {idle: DeleteOwner}
 - name: member
   podSelector: {matchLabels: {rule: member}}
   owner: {group: ci.example, kind: Pool, through: {group: apps, kind: Set}}
@@ -69,6 +70,8 @@ struct Answer {
     /// UID of the owner; nothing where it is missing or not asked for.
     owner: Option<String>,
     linked: BTreeSet<String>,
+    /// UID of the pod that is there.
+    living: Option<String>,
     holds: BTreeSet<String>,
 }
 
@@ -100,7 +103,7 @@ impl Cluster {
     }
 
     fn ask(&self, namespace: &str, name: &str) -> Answer {
-        self.index.busy(&PodKey::new(namespace, name), |BusyFacts { governed, holds, .. }| {
+        self.index.busy(&PodKey::new(namespace, name), |BusyFacts { governed, living, holds }| {
             let owner = |seen: &Seen<'_>| match seen.owner {
                 Found::Owner(owner) => Some(owner.uid.to_string()),
                 Found::NotAsked | Found::Missing => None,
@@ -113,9 +116,16 @@ impl Cluster {
                     .map(|one| one["is"].to_string())
                     .collect(),
                 governed: governed.map(|one| format!("{} {}", one.rule.spec.name, one.seen.pod.uid)),
+                living: living.map(str::to_owned),
                 holds: holds.iter().map(|hold| hold.name.clone()).collect(),
             }
         })
+    }
+
+    /// How many other pods the pod's owner has.
+    fn siblings(&self, namespace: &str, name: &str) -> usize {
+        let key = PodKey::new(namespace, name);
+        self.index.busy(&key, |facts| facts.governed.map_or(0, |governed| governed.siblings))
     }
 }
 

@@ -186,3 +186,35 @@ fn of_owners_and_linked_pods_is_kept_what_any_rule_reads() {
     assert_eq!(cluster.linked("job-of").fields().of(&whole), json!({"status": {"busy": true}}));
     assert_eq!(cluster.linked("task-of").fields().of(&whole), json!({}), "only that they are there");
 }
+
+#[test]
+fn a_pod_lives_until_it_is_about_to_go() {
+    let table = [
+        ("it runs", view("w", false), Some("p-1")),
+        ("it is about to begin", PodView { phase: PodPhase::Pending, ..view("w", false) }, Some("p-1")),
+        ("it is told to go", PodView { terminating: true, ..view("w", false) }, None),
+        ("it has ended", PodView { phase: PodPhase::Succeeded, ..view("w", false) }, None),
+        ("it has failed", PodView { phase: PodPhase::Failed, ..view("w", false) }, None),
+    ];
+    for (name, view, expected) in table {
+        let cluster = Cluster::new();
+        cluster.views().apply(view);
+        assert_eq!(cluster.ask("ci", "w").living.as_deref(), expected, "{name}");
+    }
+}
+
+#[test]
+fn the_other_pods_of_an_owner_are_counted_where_it_may_be_deleted() {
+    let cluster = Cluster::new();
+    let of_owner = |name: &str, uid: &str| controlled(pod(name, uid, 0), runner(), "r", "r-1");
+    cluster.pods(RUNNER).apply(of_owner("v", "p-1"));
+    assert_eq!(cluster.siblings("ci", "v"), 0);
+    cluster.pods(PLAIN).apply(of_owner("w", "p-2"));
+    assert_eq!(cluster.siblings("ci", "v"), 1, "whichever rule governs it");
+    cluster.pods(PLAIN).apply(BusyPod { phase: PodPhase::Failed, ..of_owner("w", "p-2") });
+    assert_eq!(cluster.siblings("ci", "v"), 0, "what has ended loses nothing");
+    cluster.pods(RUNNER).apply(controlled(pod("w", "p-3", 0), runner(), "r", "r-2"));
+    assert_eq!(cluster.siblings("ci", "v"), 0, "another owner of that name");
+    cluster.pods(PLAIN).apply(of_owner("x", "p-4"));
+    assert_eq!(cluster.siblings("ci", "x"), 0, "its rule deletes no owner, and many pods may share one");
+}

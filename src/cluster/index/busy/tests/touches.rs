@@ -16,6 +16,7 @@ fn settled() -> Cluster {
     cluster.views().apply(hold("own-busy", HoldReason::Busy, "own", "r"));
     cluster.views().apply(hold("web", HoldReason::Handover, "own", "web"));
     cluster.views().apply(view("marked", true));
+    cluster.views().apply(view("own", false));
     cluster.touched();
     cluster
 }
@@ -58,6 +59,17 @@ fn a_change_has_just_those_pods_looked_at_that_it_concerns() {
         ("a pod that bears hints of ours", |c| c.views().apply(view("found", true)), &["ci/found"]),
         ("one that bears them no more", |c| c.views().apply(view("marked", false)), &["ci/marked"]),
         ("one that goes", |c| c.views().delete(view("marked", true)), &["ci/marked"]),
+        ("a held pod that goes", |c| c.views().delete(view("own", false)), &["ci/own"]),
+        (
+            "a held pod that is told to go",
+            |c| c.views().apply(PodView { terminating: true, ..view("own", false) }),
+            &["ci/own"],
+        ),
+        (
+            "another one of a held pod's name",
+            |c| c.views().apply(PodView { uid: "p-9".into(), ..view("own", false) }),
+            &["ci/own"],
+        ),
         ("a pod without", |c| c.views().apply(view("own", false)), &[]),
         (
             "the whole set of a rule's pods",
@@ -72,7 +84,11 @@ fn a_change_has_just_those_pods_looked_at_that_it_concerns() {
             &["ci/far", "ci/own"],
         ),
         ("the whole set of holds", |c| c.views().replace(Vec::<HoldView>::new()), &["ci/own"]),
-        ("the whole set of pods", |c| c.views().replace(vec![view("found", true)]), &["ci/found", "ci/marked"]),
+        (
+            "the whole set of pods",
+            |c| c.views().replace(vec![view("found", true)]),
+            &["ci/found", "ci/marked", "ci/own"],
+        ),
         (
             "everything, when it is asked for",
             |c| c.index.touch_busy_pods(),
