@@ -128,7 +128,7 @@ fn a_job_of_a_former_pod_of_the_same_name_is_not_this_pods_job() {
         let runner = arc.runner(name).await?.context("no runner")?;
         ensure!(runner.data["status"]["jobId"].is_string(), "ARC has taken the job back: {}", runner.data["status"]);
         // The live look sees it in the same way: the owner retires it.
-        held_as(ns, name, "OwnerRetiring").await?;
+        ns.eventually("its owner is to retire it", SOON, async || held_as(ns, name, "OwnerRetiring").await).await?;
         ensure!(written(ns)?.len() == 1, "{:?}", written(ns)?);
         Ok(())
     });

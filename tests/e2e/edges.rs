@@ -21,7 +21,8 @@ fn a_victim_is_released_at_its_deadline_and_stays_released() {
         ns.nodes(1).await?;
         let web = ns.web("web").create().await?;
         web.available(SOON).await?;
-        ns.apply(&policy("web", "readinessDeadlineSeconds: 6")).await?;
+        // Two tries of kubectl's are held, at 0 and 5 s, and one well after.
+        ns.apply(&policy("web", "readinessDeadlineSeconds: 9")).await?;
         ns.apply(
             "apiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {name: web}\nspec: {minAvailable: 1, selector: \
              {matchLabels: {app: web}}}",
