@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use belay_decide::busy::{Seen, create};
 use belay_decide::ownership::Key;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::DynamicObject;
 use serde_json::json;
 
@@ -15,29 +16,40 @@ use crate::cluster::project_busy;
 
 /// Answers one pod creation.
 pub fn answer(handlers: &Handlers, request: &Request<'_>) -> Answer {
-    let adds = stamp(handlers, request).unwrap_or_default();
-    if adds.is_empty() || !has_room(request) {
+    let Some(pod) = read(request) else { return Answer::default() };
+    let adds = stamp(handlers, &pod).unwrap_or_default();
+    if adds.is_empty() || !has_room(&pod.metadata) {
         return Answer::default();
     }
     if request.dry_run != Some(true) {
         handlers.metrics.stamped();
     }
-    Answer { patch: patch(request, &adds), ..Answer::default() }
+    Answer { patch: patch(&pod.metadata, &adds), ..Answer::default() }
 }
 
-fn stamp(handlers: &Handlers, request: &Request<'_>) -> Option<BTreeMap<Key, String>> {
+/// The pod, with its namespace. What has no name, nor one to be made up, is none.
+fn read(request: &Request<'_>) -> Option<DynamicObject> {
     let mut pod: DynamicObject = serde_json::from_str(request.object?.get()).ok()?;
-    let namespace = request.namespace.as_deref().or(pod.metadata.namespace.as_deref())?.to_owned();
-    if handlers.settings.load().rules.excluded_namespaces.contains(&namespace) {
+    let meta = &mut pod.metadata;
+    let is_named = meta.name.is_some() || meta.generate_name.is_some();
+    if let Some(namespace) = request.namespace.as_deref() {
+        meta.namespace = Some(namespace.to_owned());
+    }
+    is_named.then_some(pod)
+}
+
+fn stamp(handlers: &Handlers, pod: &DynamicObject) -> Option<BTreeMap<Key, String>> {
+    let namespace = pod.metadata.namespace.as_ref()?;
+    if handlers.settings.load().rules.excluded_namespaces.contains(namespace) {
         return None;
     }
-    let labels = pod.metadata.labels.clone().unwrap_or_default();
-    let number = handlers.selects.iter().position(|selects| selects.matches(&namespace, &labels))?;
+    let none = BTreeMap::new();
+    let labels = pod.metadata.labels.as_ref().unwrap_or(&none);
+    let number = handlers.selects.iter().position(|selects| selects.matches(namespace, labels))?;
     let rule = handlers.index.rules().get(number)?;
     // A pod that the server is to name has no owner's state that speaks of it by name, and no linked pods.
-    pod.metadata.namespace = Some(namespace);
     let now = handlers.clock.now().wall;
-    let pod = project_busy::pod(&pod, rule, now);
+    let pod = project_busy::pod(pod, rule, now);
     Some(handlers.index.owner_of_new(rule, &pod, |owner| {
         create::first_hints(rule, &Seen { pod: &pod, owner, linked: Vec::new() }, now)
     }))
@@ -47,22 +59,18 @@ fn stamp(handlers: &Handlers, request: &Request<'_>) -> Option<BTreeMap<Key, Str
 /// `TotalAnnotationSizeLimitB`), and with them the pod. Ours are less than 4 KiB.
 const ROOM_FOR_ANNOTATIONS: usize = 252 << 10;
 
-fn has_room(request: &Request<'_>) -> bool {
-    // Only a pod that is as large at all is looked at again.
-    let Some(object) = request.object.filter(|object| object.get().len() > ROOM_FOR_ANNOTATIONS) else { return true };
-    let pod: Option<DynamicObject> = serde_json::from_str(object.get()).ok();
-    let annotations = pod.and_then(|pod| pod.metadata.annotations).unwrap_or_default();
-    annotations.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>() <= ROOM_FOR_ANNOTATIONS
+fn has_room(meta: &ObjectMeta) -> bool {
+    let annotations = meta.annotations.iter().flatten();
+    annotations.map(|(key, value)| key.len() + value.len()).sum::<usize>() <= ROOM_FOR_ANNOTATIONS
 }
 
 /// JSON Patch operations; the maps are made where they are absent or null.
-fn patch(request: &Request<'_>, adds: &BTreeMap<Key, String>) -> Option<Vec<u8>> {
-    let pod: DynamicObject = serde_json::from_str(request.object?.get()).ok()?;
+fn patch(meta: &ObjectMeta, adds: &BTreeMap<Key, String>) -> Option<Vec<u8>> {
     let field = |key: &Key| match key {
         Key::Label(_) => "labels",
         Key::Annotation(_) => "annotations",
     };
-    let present = [("labels", pod.metadata.labels.is_some()), ("annotations", pod.metadata.annotations.is_some())];
+    let present = [("labels", meta.labels.is_some()), ("annotations", meta.annotations.is_some())];
     let used: BTreeSet<_> = adds.keys().map(field).collect();
     let mut operations: Vec<_> = present
         .iter()

@@ -1,5 +1,9 @@
 //! The endpoints as an API server calls them, with reviews that were recorded from one.
 
+mod busy_evictions;
+mod handovers;
+mod hints;
+
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -7,7 +11,6 @@ use axum::body::Body;
 use belay_decide::handover::record::RECORDS_ANNOTATION;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::BodyExt as _;
-use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tower::ServiceExt as _;
@@ -19,44 +22,48 @@ use crate::cluster::project;
 use crate::cluster::subset::{DeploymentSubset, NodeSubset, PodSubset, ReplicaSetSubset};
 use crate::cluster::watch::Sink as _;
 use crate::config::Config;
+use crate::testing;
 
 const EVICTION: &str = include_str!("../../tests/fixtures/admission-reviews/pod-eviction-by-kubectl-drain.json");
 const DRY_RUN: &str =
     include_str!("../../tests/fixtures/admission-reviews/pod-eviction-by-kubectl-drain-dryrun-server.json");
 const CREATION: &str = include_str!("../../tests/fixtures/admission-reviews/pod-create-by-replicaset.json");
 
-/// A webhook whose cache holds one protected Deployment `web` in `default`: its only pod is the one of the recorded
-/// eviction, and it is ready.
+/// A webhook, and what it would record.
 struct Webhook {
     handlers: Arc<Handlers>,
     records: mpsc::Receiver<Entry>,
 }
 
 impl Webhook {
-    fn new() -> Self {
-        let config =
-            "certs: {secretName: ca, dnsNames: [belay.svc]}\nwebhookConfigurations: {validating: b, mutating: b}";
-        let config = Config::parse("config.yaml".as_ref(), config).unwrap();
+    /// With this configuration and an empty cache.
+    fn of(config: &Config) -> Self {
+        Self::with(config, |_| {})
+    }
+
+    fn with(config: &Config, set_up: impl FnOnce(&mut Handlers)) -> Self {
         let metrics = Arc::new(Metrics::default());
         let (recorder, records) = Recorder::queue(Arc::clone(&metrics));
-        let handlers = Handlers {
-            index: Index::new(Vec::new()),
+        let (rules, selects) = config.busy_hints.compile().unwrap();
+        let mut handlers = Handlers {
+            index: Index::new(rules),
             health: Vec::new(),
             rule_health: RuleHealth::default(),
-            settings: Arc::new(ArcSwap::from_pointee(Settings::of(&config, "belay-system"))),
+            settings: Arc::new(ArcSwap::from_pointee(Settings::of(config, "belay-system"))),
             victims: Victims::default(),
             busy_victims: Victims::default(),
-            selects: Arc::default(),
+            selects: Arc::new(selects),
             live: None,
             recorder,
             metrics,
             clock: Clock::start(),
         };
-        let webhook = Self { handlers: Arc::new(handlers), records };
-        webhook.fill();
-        webhook
+        set_up(&mut handlers);
+        Self { handlers: Arc::new(handlers), records }
     }
 
+    /// Fills the cache with one protected Deployment `web` in `default`: its only pod is the one of the recorded
+    /// eviction, and it is ready.
     fn fill(&self) {
         let owner = |kind: &str, name: &str, uid: &str| json!([{"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": uid, "controller": true}]);
         let deployment = json!({
@@ -140,34 +147,8 @@ impl Webhook {
 }
 
 #[tokio::test]
-async fn a_recorded_eviction_is_held_and_its_hold_recorded_once() {
-    let mut webhook = Webhook::new();
-    for _ in 0..3 {
-        let response = webhook.review(EVICTION_PATH, EVICTION).await;
-        assert_eq!(response["uid"], "371e4411-cf51-4018-ae12-4ddcc4b2a6c5");
-        assert_eq!((&response["allowed"], &response["status"]["code"]), (&json!(false), &json!(429)));
-        let message = response["status"]["message"].as_str().unwrap();
-        assert!(message.starts_with("belay: holding web-d7f965486-ppzlz: "), "{message}");
-    }
-    let entry = webhook.records.try_recv().unwrap();
-    assert_eq!((entry.namespace.as_str(), entry.spec.victim_uid.as_str()), ("default", "p"));
-    assert_eq!(entry.spec.evictor, "drainer");
-    assert!(webhook.records.try_recv().is_err(), "retries must not queue the same hold again");
-}
-
-#[tokio::test]
-async fn a_recorded_dry_run_passes_with_a_warning_and_leaves_nothing() {
-    let mut webhook = Webhook::new();
-    let named = DRY_RUN.replace("rec-6dbcd878fd-98q5c", "web-d7f965486-ppzlz");
-    let response = webhook.review(EVICTION_PATH, named).await;
-    assert_eq!(response["allowed"], true);
-    assert!(response["warnings"][0].as_str().unwrap().contains("would be held"), "{response}");
-    assert!(webhook.records.try_recv().is_err());
-}
-
-#[tokio::test]
 async fn every_review_that_can_be_read_is_answered_with_200_whatever_it_holds() {
-    let webhook = Webhook::new();
+    let webhook = Webhook::of(&testing::config(""));
     let request = |request: Value| json!({"apiVersion": "admission.k8s.io/v1", "request": request}).to_string();
     let table = [
         ("nothing but a uid", request(json!({"uid": "u"}))),
@@ -182,7 +163,7 @@ async fn every_review_that_can_be_read_is_answered_with_200_whatever_it_holds() 
             r#"{"request":{"uid":"u","object":{"x":"\ud83d\ude00"}}}"#.to_owned()
         }),
     ];
-    for path in [EVICTION_PATH, PODS_PATH] {
+    for path in [EVICTION_PATH, PODS_PATH, BUSY_PATH] {
         for (name, body) in &table {
             let response = webhook.review(path, body.clone()).await;
             assert_eq!((&response["uid"], &response["allowed"]), (&json!("u"), &json!(true)), "{path}: {name}");
@@ -193,7 +174,7 @@ async fn every_review_that_can_be_read_is_answered_with_200_whatever_it_holds() 
 
 #[tokio::test]
 async fn what_is_no_review_is_refused_with_400_and_says_why() {
-    let webhook = Webhook::new();
+    let webhook = Webhook::of(&testing::config(""));
     let deep = format!("{}1{}", "[".repeat(10_000), "]".repeat(10_000));
     let table = [
         ("no JSON", "application/json", "{".to_owned(), "not an AdmissionReview"),
@@ -205,7 +186,7 @@ async fn what_is_no_review_is_refused_with_400_and_says_why() {
         ("YAML", "application/yaml", EVICTION.to_owned(), "content type"),
         ("no type", "", EVICTION.to_owned(), "content type"),
     ];
-    for path in [EVICTION_PATH, PODS_PATH] {
+    for path in [EVICTION_PATH, PODS_PATH, BUSY_PATH] {
         for (name, content_type, body, expected) in &table {
             let (status, text) = webhook.post(path, content_type, body.clone()).await;
             assert_eq!(status, StatusCode::BAD_REQUEST, "{path}: {name}: {text}");
@@ -233,93 +214,18 @@ fn what_the_endpoints_did_not_get_to_is_let_through_with_its_uid_and_a_word() {
     }
 }
 
-/// The recorded creation, of another revision of `web`, with this affinity.
-fn creation(affinity: Option<Value>) -> Value {
-    let text = CREATION.replace("rec-6dbcd878fd", "web-6dbcd878fd");
-    let mut review: Value = serde_json::from_str(&text).unwrap();
-    if let Some(affinity) = affinity {
-        review["request"]["object"]["spec"]["affinity"] = affinity;
-    }
-    review
+/// The bytes of a patch.
+fn decoded(response: &Value) -> Vec<u8> {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.decode(response["patch"].as_str().expect("a patch")).unwrap()
 }
 
 /// The pod as the API server would store it after our patch.
 fn patched(review: &Value, response: &Value) -> Value {
-    use base64::Engine as _;
-    let patch = response["patch"].as_str().expect("a patch");
-    let patch = base64::engine::general_purpose::STANDARD.decode(patch).unwrap();
-    let patch: json_patch::Patch = serde_json::from_slice(&patch).unwrap();
+    let patch: json_patch::Patch = serde_json::from_slice(&decoded(response)).unwrap();
     let mut pod = review["request"]["object"].clone();
     json_patch::patch(&mut pod, &patch).expect("a refused patch blocks the pod's creation");
     pod
-}
-
-#[tokio::test]
-async fn a_recorded_creation_is_kept_off_its_victims_node_while_a_handover_runs() {
-    let webhook = Webhook::new();
-    let review = creation(None);
-    let response = webhook.review(PODS_PATH, review.to_string()).await;
-    assert!(response["patch"].is_null(), "without a hold there is nothing to avoid");
-
-    webhook.hold();
-    let response = webhook.review(PODS_PATH, review.to_string()).await;
-    let pod = patched(&review, &response);
-    let terms = &pod["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
-    let expected = json!([{
-        "labelSelector": {"matchLabels": {"app": "web"},
-            "matchExpressions": [{"key": "pod-template-hash", "operator": "In", "values": ["d7f965486"]}]},
-        "topologyKey": "kubernetes.io/hostname",
-    }]);
-    assert_eq!(*terms, expected);
-
-    let mut mirror = review.clone();
-    mirror["request"]["object"]["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
-    assert!(webhook.review(PODS_PATH, mirror.to_string()).await["patch"].is_null(), "mirror pods are left alone");
-    let mut placed = review.clone();
-    placed["request"]["object"]["spec"]["nodeName"] = json!("node-1");
-    assert!(webhook.review(PODS_PATH, placed.to_string()).await["patch"].is_null(), "a placed pod cannot avoid");
-}
-
-/// Anything that JSON can hold, with the keys of an affinity made likely.
-fn any_affinity() -> impl Strategy<Value = Value> {
-    let key = prop_oneof![
-        Just("podAntiAffinity".to_owned()),
-        Just("nodeAffinity".to_owned()),
-        Just("requiredDuringSchedulingIgnoredDuringExecution".to_owned()),
-        Just("preferredDuringSchedulingIgnoredDuringExecution".to_owned()),
-        "[a-z~/]{0,4}",
-    ];
-    let leaf = prop_oneof![
-        Just(Value::Null),
-        any::<bool>().prop_map(Value::from),
-        any::<i32>().prop_map(Value::from),
-        ".{0,5}".prop_map(Value::from),
-    ];
-    leaf.prop_recursive(5, 40, 4, move |inner| {
-        prop_oneof![
-            proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
-            proptest::collection::btree_map(key.clone(), inner, 0..4)
-                .prop_map(|map| Value::Object(map.into_iter().collect())),
-        ]
-    })
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-
-    #[test]
-    fn a_patch_always_applies_and_takes_nothing_away(affinity in any_affinity()) {
-        let webhook = Webhook::new();
-        webhook.hold();
-        let review = creation(Some(affinity.clone()));
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let response = runtime.block_on(webhook.review(PODS_PATH, review.to_string()));
-        prop_assert_eq!(&response["allowed"], &json!(true));
-        if !response["patch"].is_null() {
-            let pod = patched(&review, &response);
-            prop_assert!(contains(&pod["spec"]["affinity"], &affinity), "{} lost something of {}", pod, affinity);
-        }
-    }
 }
 
 /// Everything of `part` stands in `whole`, lists at their beginning.
