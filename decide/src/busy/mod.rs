@@ -10,12 +10,14 @@ pub mod eviction;
 pub mod expression;
 pub mod fields;
 pub mod hints;
+#[cfg(test)]
+mod model;
 mod patience;
 pub mod reconcile;
 mod rule;
 mod state;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 

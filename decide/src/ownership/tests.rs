@@ -15,9 +15,21 @@ fn other() -> Key {
     Key::annotation("example.com/other")
 }
 
-/// The record of [`key`]: `None` for none, `Some(None)` for given up.
-fn recorded(value: Option<Option<&str>>) -> Record {
-    Record(value.map(|value| (key(), value.map(str::to_owned))).into_iter().collect())
+/// What is recorded of [`key`].
+#[derive(Clone, Copy, Debug)]
+enum Of {
+    Nothing,
+    GivenUp,
+    Value(&'static str),
+}
+
+fn recorded(of: Of) -> Record {
+    let value = match of {
+        Of::Nothing => return Record::default(),
+        Of::GivenUp => None,
+        Of::Value(value) => Some(value.to_owned()),
+    };
+    Record(BTreeMap::from([(key(), value)]))
 }
 
 fn present(value: Option<&str>) -> BTreeMap<Key, String> {
@@ -51,10 +63,10 @@ fn in_words(outcome: &Outcome) -> (String, String, &'static str) {
 
 #[test]
 fn every_combination_of_record_presence_and_wish() {
-    const NONE: Option<Option<&str>> = None;
-    const UP: Option<Option<&str>> = Some(None);
-    const OLD: Option<Option<&str>> = Some(Some("old"));
-    const NEW: Option<Option<&str>> = Some(Some("new"));
+    const NONE: Of = Of::Nothing;
+    const UP: Of = Of::GivenUp;
+    const OLD: Of = Of::Value("old");
+    const NEW: Of = Of::Value("new");
     // What is recorded, present and wanted; what is written, recorded from then on, and told.
     let table = [
         // Never ours.
@@ -94,7 +106,7 @@ fn every_combination_of_record_presence_and_wish() {
 
 #[test]
 fn keys_that_nobody_asked_for_are_left_alone() {
-    let mut record = recorded(Some(Some("old")));
+    let mut record = recorded(Of::Value("old"));
     record.insert(other(), "ours".into());
     let there = BTreeMap::from([(key(), "old".to_owned()), (other(), "changed".to_owned())]);
     let outcome = reconcile(&record, &there, &wanted(Some("new")), &mut Removals::default(), after(0));
@@ -120,7 +132,7 @@ fn a_label_and_an_annotation_of_one_name_are_two_keys() {
 
 /// Finds the key removed at these seconds, each time at another version of the pod; says what was done each time.
 fn removed_at(times: &[i64]) -> Vec<&'static str> {
-    let (mut record, mut removals) = (recorded(Some(Some("v"))), Removals::default());
+    let (mut record, mut removals) = (recorded(Of::Value("v")), Removals::default());
     let done = times.iter().enumerate().map(|(version, seconds)| {
         removals.look_at(&version.to_string());
         let outcome = reconcile(&record, &BTreeMap::new(), &wanted(Some("v")), &mut removals, after(*seconds));
@@ -178,7 +190,7 @@ fn one_removal_that_is_seen_several_times_is_one() {
     let mut look = |version: &str| {
         removals.look_at(version);
         let outcome =
-            reconcile(&recorded(Some(Some("v"))), &BTreeMap::new(), &wanted(Some("v")), &mut removals, after(0));
+            reconcile(&recorded(Of::Value("v")), &BTreeMap::new(), &wanted(Some("v")), &mut removals, after(0));
         in_words(&outcome).2
     };
     assert_eq!([look("1"), look("1"), look("1"), look("1")], ["restored"; 4]);
@@ -189,13 +201,13 @@ fn one_removal_that_is_seen_several_times_is_one() {
 #[test]
 fn says_whose_a_key_is() {
     for (record, there, holder_of_it) in [
-        (None, None, Holder::Nobody),
-        (None, Some("x"), Holder::Other),
-        (Some(Some("v")), Some("v"), Holder::Belay),
-        (Some(Some("v")), None, Holder::Belay),
-        (Some(Some("v")), Some("x"), Holder::Other),
-        (Some(None), None, Holder::Other),
-        (Some(None), Some("x"), Holder::Other),
+        (Of::Nothing, None, Holder::Nobody),
+        (Of::Nothing, Some("x"), Holder::Other),
+        (Of::Value("v"), Some("v"), Holder::Belay),
+        (Of::Value("v"), None, Holder::Belay),
+        (Of::Value("v"), Some("x"), Holder::Other),
+        (Of::GivenUp, None, Holder::Other),
+        (Of::GivenUp, Some("x"), Holder::Other),
     ] {
         assert_eq!(holder(&recorded(record), &key(), there), holder_of_it, "{record:?} {there:?}");
     }
@@ -242,7 +254,7 @@ fn what_is_no_record_of_ours_is_none() {
 fn given_up_keys_are_forgotten_when_nobody_writes_them_any_more() {
     let mut record =
         Record(BTreeMap::from([(key(), None), (other(), None), (Key::label("kept"), Some("v".to_owned()))]));
-    record.drop_given_up(&BTreeMap::from([(key(), ()), (Key::label("kept"), ())]));
+    record.drop_given_up(&BTreeMap::from([(key(), 0), (Key::label("kept"), 0)]));
     let left = Record(BTreeMap::from([(other(), None), (Key::label("kept"), Some("v".to_owned()))]));
     assert_eq!(record, left);
 }

@@ -199,9 +199,8 @@ fn what_cannot_be_known_is_answered_as_the_rule_says() {
     let missing = |scene: &mut Scene| scene.owner = None;
     let broken = |scene: &mut Scene| scene.owner.as_mut().unwrap().object = json!({});
     let young = |scene: &mut Scene| (scene.owner, scene.pod.created) = (None, after(-10));
-    type Bend = fn(&mut Scene);
     for (name, bend, read, busy, idle) in [
-        ("no owner", missing as Bend, Read::Cached, "hold PodStateUnknown", "read"),
+        ("no owner", missing as fn(&mut Scene), Read::Cached, "hold PodStateUnknown", "read"),
         ("no owner, looked at live", missing, Read::Live, "hold PodStateUnknown", "pass"),
         ("no status", broken, Read::Cached, "hold PodStateUnknown", "read"),
         ("no status, looked at live", broken, Read::Live, "hold PodStateUnknown", "pass"),
@@ -506,7 +505,7 @@ fn a_drain_of_long_ago_takes_nothing_from_todays_job() {
     let mut case = Case::of(Scene::settled("Starting"));
     assert_eq!(case.ask(true), "hold PodStarting");
     // The controller forgot the hold when the pod stayed idle.
-    let mut case = case.after(8 * 3600).with(|case| {
+    let case = case.after(8 * 3600).with(|case| {
         case.scene.holds.clear();
         case.scene.say("Busy");
         case.scene.settle();

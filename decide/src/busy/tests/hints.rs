@@ -1,6 +1,6 @@
 //! Who reads what: for each state exactly these keys and values. The table of `docs/busy.md`.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
@@ -25,9 +25,9 @@ const COST: &str = "controller.kubernetes.io/pod-deletion-cost=1048576";
 fn told(switches: HintSwitches, told: Told, now: Timestamp) -> (Vec<String>, Option<i64>) {
     let (values, changes_at) = desired(&switches, told, now);
     let all: Vec<_> = hints::keys().into_iter().collect();
-    let named: BTreeMap<_, _> = all.iter().map(|key| (key, ())).collect();
+    let named: BTreeSet<_> = all.iter().collect();
     assert_eq!(named.len(), values.len(), "every key is decided on, those that are to be absent included");
-    assert!(values.keys().eq(named.into_keys()));
+    assert!(values.keys().eq(named));
     let present = values.iter().filter_map(|(key, value)| Some(format!("{key}={}", value.as_ref()?)));
     (present.collect(), changes_at.map(|at| at.duration_since(after(0)).as_secs()))
 }

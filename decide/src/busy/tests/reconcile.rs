@@ -274,6 +274,30 @@ fn what_is_stripped_a_third_time_within_an_hour_is_given_up_with_a_word() {
     }
 }
 
+/// Somebody writes the pod all the time, and our patches meet conflicts.
+#[test]
+fn a_removal_whose_mending_was_not_written_counts_once() {
+    let mut scene = Scene::busy_for(60).with(|scene| scene.somebody(&key(DO_NOT_DISRUPT), None));
+    for _ in 0..10 {
+        let plan = scene.plan();
+        assert_eq!(in_words(&plan), [["w: patch"]], "it is put back, and not given up");
+        let before = scene.memory.take();
+        scene.memory = plan.memory.and_then(|memory| memory.unwritten(before.as_ref()));
+        assert_eq!(scene.memory, before);
+        bump(&mut scene.pod);
+    }
+    // What else was seen meanwhile is not forgotten, and nothing of a former pod is remembered.
+    scene.say("Idle");
+    let memory = scene.plan().memory.expect("a debounce");
+    assert_eq!(memory.clone().unwritten(None).and_then(|memory| memory.idle_since), Some(scene.now));
+    let other = Scene::busy_for(60).with(|scene| {
+        scene.pod.uid = "pod-0".into();
+        scene.somebody(&key(DO_NOT_DISRUPT), None);
+        scene.look();
+    });
+    assert_eq!(memory.clone().unwritten(other.memory.as_ref()), memory.unwritten(None));
+}
+
 #[test]
 fn what_is_stripped_now_and_then_is_put_back_for_ever() {
     let mut scene = Scene::of("Busy").with(|scene| scene.rule.max_busy = SignedDuration::from_hours(100));
