@@ -7,96 +7,17 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
-use serde::Deserialize;
 use serde_json::{Value as Json, json};
 
-use crate::busy::{
-    BusyPod, Found, GroupKind, HintSwitches, OnBusy, OnIdle, OnUnknown, Owner, OwnerRule, Rule, RuleSpec, Seen, State,
-    judge,
-};
+use crate::busy::testing::{PRESETS, preset_rule, preset_rules};
+use crate::busy::{BusyPod, Found, OnIdle, OnUnknown, Owner, Rule, RuleSpec, Seen, State, judge};
 use crate::view::PodPhase;
-
-const PRESETS: [(&str, &str); 6] = [
-    ("arc", include_str!("../../charts/belay/files/presets/arc.yaml")),
-    ("agones", include_str!("../../charts/belay/files/presets/agones.yaml")),
-    ("gitlab-runner", include_str!("../../charts/belay/files/presets/gitlab-runner.yaml")),
-    ("tekton", include_str!("../../charts/belay/files/presets/tekton.yaml")),
-    ("argo-workflows", include_str!("../../charts/belay/files/presets/argo-workflows.yaml")),
-    ("buildkite", include_str!("../../charts/belay/files/presets/buildkite.yaml")),
-];
-
-/// A rule as the chart's files have it; what is not here has its default or decides nothing about states.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Written {
-    name: String,
-    owner: Option<WrittenOwner>,
-    linked_pods: Option<LinkedPods>,
-    states: Vec<WrittenState>,
-    #[serde(default)]
-    eviction: Eviction,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct WrittenOwner {
-    group: String,
-    kind: String,
-    #[serde(default)]
-    job_fields: Vec<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct LinkedPods {
-    label_key: String,
-}
-
-#[derive(Deserialize)]
-struct WrittenState {
-    state: String,
-    when: String,
-}
-
-#[derive(Default, Deserialize)]
-struct Eviction {
-    #[serde(default)]
-    idle: String,
-}
 
 /// The compiled rule, without its grace: that is the business of other tests.
 fn rule(name: &str) -> Rule {
-    let written = PRESETS
-        .iter()
-        .flat_map(|(_, text)| serde_saphyr::from_str::<Vec<Written>>(text).unwrap())
-        .find(|rule| rule.name == name)
-        .unwrap();
-    let state = |name: &str| match name {
-        "Done" => State::Done,
-        "Busy" => State::Busy,
-        "Starting" => State::Starting,
-        "Idle" => State::Idle,
-        other => panic!("there is no state {other}"),
-    };
-    Rule::compile(RuleSpec {
-        name: written.name,
-        owner: written.owner.map(|owner| OwnerRule {
-            kind: GroupKind::new(&owner.group, &owner.kind),
-            through: None,
-            job_fields: owner.job_fields,
-        }),
-        linked_label: written.linked_pods.map(|linked| linked.label_key),
-        states: written.states.into_iter().map(|written| (state(&written.state), written.when)).collect(),
-        // An expression that fails must not pass for a busy pod.
-        on_unknown: OnUnknown::Idle,
-        startup_grace: SignedDuration::ZERO,
-        idle_debounce: SignedDuration::from_secs(15),
-        max_busy: SignedDuration::from_hours(6),
-        hints: HintSwitches::default(),
-        on_busy: OnBusy::Hold,
-        on_idle: if written.eviction.idle == "DeleteOwner" { OnIdle::DeleteOwner } else { OnIdle::Allow },
-    })
-    .unwrap()
+    // An expression that fails must not pass for a busy pod.
+    let spec = RuleSpec { on_unknown: OnUnknown::Idle, startup_grace: SignedDuration::ZERO, ..preset_rule(name) };
+    Rule::compile(spec).unwrap()
 }
 
 const CREATED: &str = "2026-09-20T09:00:00Z";
@@ -147,12 +68,8 @@ fn running() -> Json {
 
 #[test]
 fn every_rule_of_every_preset_compiles_and_has_a_name_of_its_own() {
-    let mut names = Vec::new();
-    for (preset, text) in PRESETS {
-        let rules: Vec<Written> = serde_saphyr::from_str(text).unwrap();
-        assert!(!rules.is_empty(), "{preset}");
-        names.extend(rules.into_iter().map(|written| rule(&written.name).spec.name));
-    }
+    let names: Vec<_> = preset_rules().iter().map(|written| rule(&written.name).spec.name).collect();
+    assert!(names.len() >= PRESETS.len(), "{names:?}");
     let distinct: std::collections::BTreeSet<_> = names.iter().collect();
     assert_eq!(distinct.len(), names.len(), "{names:?}");
 }
@@ -207,11 +124,9 @@ fn a_runners_former_job_is_not_that_of_the_pod_that_was_made_again() {
 
 #[test]
 fn only_arc_retires_idle_owners() {
-    for (_, text) in PRESETS {
-        for written in serde_saphyr::from_str::<Vec<Written>>(text).unwrap() {
-            let retires = rule(&written.name).spec.on_idle == OnIdle::DeleteOwner;
-            assert_eq!(retires, written.name == "arc-runner", "{}: the owner's finalizer must save jobs", written.name);
-        }
+    for written in preset_rules() {
+        let retires = written.on_idle == OnIdle::DeleteOwner;
+        assert_eq!(retires, written.name == "arc-runner", "{}: the owner's finalizer must save jobs", written.name);
     }
 }
 
