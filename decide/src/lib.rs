@@ -11,6 +11,7 @@
 
 pub mod action;
 pub mod busy;
+pub mod cost;
 pub mod doom;
 pub mod evictors;
 pub mod handover;

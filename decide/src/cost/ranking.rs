@@ -1,0 +1,161 @@
+//! The ranks of a cluster's nodes.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::group::{Group, Occupancy, Protection, group};
+use super::number::number;
+use super::order::{self, Candidate};
+use super::view::{MOST_NODES, NodeFacts, Options};
+
+/// All nodes, by name.
+pub type Nodes = BTreeMap<Box<str>, NodeFacts>;
+
+/// What the pods of each node mean for it, by the node's name; absent for a node without pods.
+pub type Occupancies = BTreeMap<Box<str>, Occupancy>;
+
+/// What was decided about a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It has a rank.
+    Ranked(Ranked),
+    /// It might have one, but others are to empty sooner.
+    Waiting {
+        /// Its group.
+        group: Group,
+        /// How many of its pods would have to run elsewhere.
+        pods: u32,
+    },
+    /// It is not to be emptied.
+    Protected(Protection),
+}
+
+/// A node's place in the order in which nodes ought to empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ranked {
+    /// Its group.
+    pub group: Group,
+    /// How many of its pods would have to run elsewhere.
+    pub pods: u32,
+    /// Its rank, below 0 and above -2048: the lowest empties first.
+    pub rank: i32,
+}
+
+/// What was decided about every node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ranking {
+    verdicts: BTreeMap<Box<str>, Verdict>,
+    /// The ranked nodes, first to empty first.
+    order: Vec<Box<str>>,
+    /// How many nodes got another rank only because a gap between ranks was used up.
+    pub renumbered: usize,
+}
+
+impl Ranking {
+    /// The rank of a node, if it has one.
+    pub fn rank_of(&self, node: &str) -> Option<i32> {
+        match self.verdicts.get(node) {
+            Some(Verdict::Ranked(ranked)) => Some(ranked.rank),
+            _ => None,
+        }
+    }
+
+    /// What was decided about a node; absent for one that was not there.
+    pub fn verdict(&self, node: &str) -> Option<&Verdict> {
+        self.verdicts.get(node)
+    }
+
+    /// What was decided about all nodes, by name.
+    pub fn verdicts(&self) -> impl Iterator<Item = (&str, &Verdict)> {
+        self.verdicts.iter().map(|(name, verdict)| (&**name, verdict))
+    }
+
+    /// The names of the ranked nodes, first to empty first.
+    pub fn order(&self) -> impl Iterator<Item = &str> {
+        self.order.iter().map(|name| &**name)
+    }
+
+    /// The nodes that empty just before and just after a ranked node.
+    pub fn neighbours(&self, node: &str) -> (Option<&str>, Option<&str>) {
+        let Some(at) = self.order.iter().position(|name| &**name == node) else {
+            return (None, None);
+        };
+        let name = |at: usize| self.order.get(at).map(|name| &**name);
+        (at.checked_sub(1).and_then(name), name(at + 1))
+    }
+
+    /// The nodes whose pods may be worth another value than they were before: their rank came, went or changed, or they
+    /// came to be protected or ceased to be. Nodes that are gone are not among them. In ascending order.
+    pub fn changed_since<'a>(&'a self, before: &Self) -> Vec<&'a str> {
+        let matters = |verdict: Option<&Verdict>| match verdict {
+            Some(Verdict::Ranked(ranked)) => (Some(ranked.rank), false, false),
+            Some(Verdict::Protected(protection)) => (None, true, *protection == Protection::StoodDown),
+            Some(Verdict::Waiting { .. }) | None => (None, false, false),
+        };
+        let changed = |name: &&str| matters(self.verdicts.get(*name)) != matters(before.verdicts.get(*name));
+        self.verdicts.keys().map(|name| &**name).filter(changed).collect()
+    }
+
+    /// The ranked nodes empty in the same order as before: nothing to tell people about.
+    pub fn same_order(&self, before: &Self) -> bool {
+        self.order == before.order
+    }
+}
+
+/// Ranks the nodes of a cluster. The ranks that they have are read from the values on their pods: see the module's words
+/// on what is remembered.
+pub fn rank(nodes: &Nodes, occupancies: &Occupancies, options: &Options, now: Timestamp) -> Ranking {
+    let nothing = Occupancy::default();
+    let mut verdicts = Vec::with_capacity(nodes.len());
+    let mut eligible = Vec::new();
+    let mut at_pods = occupancies.iter().peekable();
+    for (name, facts) in nodes {
+        // Both are sorted by name.
+        while at_pods.next_if(|(other, _)| *other < name).is_some() {}
+        let occupancy = at_pods.next_if(|(other, _)| *other == name).map_or(&nothing, |(_, found)| found);
+        let standing = occupancy.standing_rank();
+        match group(facts, occupancy, standing.is_some(), options, now) {
+            Err(protection) => verdicts.push((name, Verdict::Protected(protection))),
+            Ok(group) => {
+                let pods = occupancy.pods;
+                verdicts.push((name, Verdict::Waiting { group, pods }));
+                let young = now.duration_since(facts.created) < options.settle;
+                let (rank, votes) = standing.unzip();
+                eligible.push((Candidate { name, group, pods, young, rank }, votes));
+            }
+        }
+    }
+    let arranged = arrange(eligible, options);
+    let row: Vec<_> = arranged.iter().map(|node| node.rank).collect();
+    let (ranks, renumbered) = number(&row);
+    let order = arranged.iter().map(|node| node.name.into()).collect();
+    for (node, rank) in arranged.iter().zip(ranks) {
+        if let Ok(at) = verdicts.binary_search_by(|(name, _)| (***name).cmp(node.name)) {
+            verdicts[at].1 = Verdict::Ranked(Ranked { group: node.group, pods: node.pods, rank });
+        }
+    }
+    let verdicts = verdicts.into_iter().map(|(name, verdict)| (name.clone(), verdict)).collect();
+    Ranking { verdicts, order, renumbered }
+}
+
+fn arrange<'a>(mut eligible: Vec<(Candidate<'a>, Option<u32>)>, options: &Options) -> Vec<Candidate<'a>> {
+    // Two nodes of one rank: it stays with the one that more values name.
+    eligible.sort_unstable_by_key(|(node, votes)| (node.rank, std::cmp::Reverse(*votes), node.name));
+    let mut taken = None;
+    for (node, _) in &mut eligible {
+        if node.rank.is_some() && node.rank == taken {
+            node.rank = None;
+        } else {
+            taken = node.rank;
+        }
+    }
+    let mut candidates: Vec<_> = eligible.into_iter().map(|(node, _)| node).collect();
+    // Where nothing is ranked yet there is no order for a node to join, so what is there now counts.
+    if candidates.iter().all(|node| node.rank.is_none()) {
+        for node in &mut candidates {
+            node.young = false;
+        }
+    }
+    order::arrange(&order::choose(&candidates, options.max_nodes.min(MOST_NODES)))
+}

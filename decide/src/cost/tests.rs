@@ -1,0 +1,6 @@
+//! What is decided about whole clusters.
+
+mod loops;
+mod properties;
+mod ranks;
+mod values;
