@@ -1,5 +1,6 @@
 //! A server on the loopback that answers as an API server does, for a real client.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Router;
@@ -23,7 +24,7 @@ pub(crate) struct Asked {
     /// Method and path.
     pub(crate) what: String,
     /// Query, decoded.
-    pub(crate) query: Vec<(String, String)>,
+    pub(crate) query: BTreeMap<String, String>,
     /// Body; null where there is none.
     pub(crate) body: Value,
 }

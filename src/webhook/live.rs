@@ -25,6 +25,9 @@ const TIMEOUT: Duration = Duration::from_millis(700);
 /// Most linked pods that are read: one is enough to make a pod busy, and an answer must be quick.
 const MOST_LINKED: u32 = 50;
 
+/// Those that have ended count for nothing, and any number of them may be left.
+const UNFINISHED: &str = "status.phase!=Succeeded,status.phase!=Failed";
+
 /// Reads live.
 #[derive(Clone)]
 pub struct LiveReader {
@@ -113,7 +116,8 @@ impl LiveReader {
         if pod.name.len() > 63 {
             return Ok(Vec::new());
         }
-        let wanted = ListParams::default().labels(&format!("{label}={}", pod.name)).limit(MOST_LINKED);
+        let wanted =
+            ListParams::default().labels(&format!("{label}={}", pod.name)).fields(UNFINISHED).limit(MOST_LINKED);
         let found = pods.list(&wanted).await?.items;
         let linked = found.iter().filter_map(|one| project_busy::linked(one, label, &rule.linked_fields));
         Ok(linked.filter(|linked| linked.counts_for(pod)).map(|linked| linked.object).collect())

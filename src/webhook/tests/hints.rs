@@ -302,8 +302,8 @@ fn any_object() -> impl Strategy<Value = Value> {
 /// Each operation of the patch adds what was absent.
 fn only_adds(object: &Value, response: &Value) -> Result<(), String> {
     let mut object = object.clone();
-    let patch: Vec<Value> = serde_json::from_slice(&decoded(response)).unwrap();
-    for operation in patch {
+    let operations: Vec<Value> = serde_json::from_slice(&decoded(response)).unwrap();
+    for operation in operations {
         let path = operation["path"].as_str().unwrap();
         if operation["op"] != "add" || object.pointer(path).is_some_and(|present| !present.is_null()) {
             return Err(format!("{operation} takes something away from {object}"));
