@@ -211,7 +211,7 @@ fn expressions() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(runner(4000))]
+    #![proptest_config(runner(2500))]
 
     /// What was thrown away can change neither an answer nor the reason why there is none.
     #[test]
