@@ -24,6 +24,8 @@ pub(super) struct Laws {
     removed: BTreeMap<Key, usize>,
     /// When the controller of this life put a key back, of the present pod.
     restored: BTreeMap<(u32, Key), Vec<i64>>,
+    /// The same of giving up.
+    given_up: BTreeMap<(u32, Key), Vec<i64>>,
     /// Answers that were lost: each may cost one attempt more.
     lost: usize,
     /// What was met, to show that histories meet it at all.
@@ -54,6 +56,12 @@ fn present<'a>(pod: &'a BusyPod, key: &Key) -> Option<&'a str> {
 }
 
 impl Laws {
+    /// When the controller of this life did something about a removal of this key.
+    fn answers(&self, life: u32, key: &Key) -> Vec<i64> {
+        let of = (life, key.clone());
+        [&self.restored, &self.given_up].into_iter().filter_map(|times| times.get(&of)).flatten().copied().collect()
+    }
+
     /// A new pod has just been created.
     pub(super) fn another_pod(&mut self, pod: &BusyPod) {
         let record = record(pod);
@@ -61,7 +69,7 @@ impl Laws {
         for (key, value) in &pod.marks {
             assert!(record.written(key).is_none_or(|written| written == value), "the record says what was written");
         }
-        (self.removed, self.restored) = Default::default();
+        (self.removed, self.restored, self.given_up) = Default::default();
         self.met.insert("a pod recreated");
     }
 }
@@ -94,15 +102,13 @@ impl World {
         for key in hints::keys().iter().filter(|key| before.written(key).is_some() && now.written(key).is_none()) {
             if now.is_given_up(key) {
                 laws.met.insert("a key given up");
-                let back = |life: Option<u32>| {
-                    let of_life = move |one: u32| life.is_none_or(|life| life == one);
-                    let puts = laws.restored.iter().filter(move |((one, put), _)| put == key && of_life(*one));
-                    puts.flat_map(|(_, times)| times)
-                };
-                let lately = back(Some(life)).filter(|at| time - **at < HOUR).count();
-                assert!(lately >= 2, "{key} was given up when it had been put back {lately} times within an hour");
+                // Answered by putting it back, or by giving it up though the record of that went.
+                let answers = laws.answers(life, key);
+                let lately = answers.iter().filter(|at| time - **at < HOUR).count();
+                assert!(lately >= 2, "{key} was given up when {lately} removals within an hour had been answered");
                 let removals = laws.removed.get(key).copied().unwrap_or_default();
-                assert!(removals > back(None).count(), "{key} was removed only {removals} times");
+                assert!(removals > answers.len(), "{key} was removed only {removals} times");
+                laws.given_up.entry((life, key.clone())).or_default().push(time);
             } else if present(&then, key).is_some() {
                 laws.met.insert("a key yielded");
                 assert!(laws.foreign.contains(key), "{key} was yielded, and nobody had changed it");
