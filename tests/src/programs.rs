@@ -1,10 +1,12 @@
 //! The programs that a test cluster runs, built from source once and kept in a cache outside the work tree.
 //!
 //! `tests/control-plane/go.mod` names them as tool dependencies, so the Go module proxy is the only place they come
-//! from and `go.sum` pins every byte. A program is built under a temporary name and renamed when it is whole, and a
+//! from and `go.sum` pins every byte. The programs of `tests/oracles` are built in the same way from source of our own, so
+//! what tells one build of them from another is that source. A program is built under a temporary name and renamed when it is whole, and a
 //! lock file lets one builder in at a time: a build that was interrupted is never taken for a finished one.
 
 use std::fs::File;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -50,6 +52,21 @@ const SOURCES: [Source; 6] = [
     Source { program: "helm", package: "helm.sh/helm/v4/cmd/helm", module: "helm.sh/helm/v4" },
 ];
 
+/// See [`removal_order`].
+static REMOVAL_ORDER: Source = Source { program: "removal-order", package: "./removal-order", module: KUBERNETES };
+
+/// The files that `REMOVAL_ORDER` is built from, besides the modules that these pin.
+const REMOVAL_ORDER_FILES: [&str; 3] = ["go.mod", "go.sum", "removal-order/main.go"];
+
+/// The path of the program that answers in which order Kubernetes removes pods, built where it is missing. Blocks, as
+/// [`Programs::ensure`] does.
+///
+/// # Errors
+/// When Go is missing, the build fails (with the compiler's last words) or the cache cannot be written.
+pub fn removal_order() -> anyhow::Result<PathBuf> {
+    Workshop::new(folder("oracles"), cache_folder()?.join("programs"), which("go"))?.removal_order()
+}
+
 /// The paths of programs that are there and executable.
 #[derive(Debug, Clone)]
 pub struct Programs {
@@ -74,7 +91,7 @@ impl Programs {
     /// # Errors
     /// When Go is missing, a build fails (with the compiler's last words) or the cache cannot be written.
     pub fn ensure() -> anyhow::Result<Self> {
-        let workshop = Workshop::new(module_folder(), cache_folder()?.join("programs"), which("go"))?;
+        let workshop = Workshop::new(folder("control-plane"), cache_folder()?.join("programs"), which("go"))?;
         let assets = std::env::var_os(ASSETS).map(PathBuf::from);
         workshop.ensure(assets.as_deref())
     }
@@ -105,9 +122,7 @@ impl Workshop {
 
     fn ensure(&self, assets: Option<&Path>) -> anyhow::Result<Programs> {
         let wanted = self.wanted(assets)?;
-        if wanted.iter().any(|program| !program.path.is_file()) {
-            self.build_missing(&wanted)?;
-        }
+        self.build_missing(&wanted)?;
         let path_of = |name: &str| -> anyhow::Result<PathBuf> {
             let found = wanted.iter().find(|program| program.source.program == name);
             let path = found.map(|program| program.path.clone());
@@ -121,6 +136,19 @@ impl Workshop {
             kubectl: path_of("kubectl")?,
             helm: path_of("helm")?,
         })
+    }
+
+    fn removal_order(&self) -> anyhow::Result<PathBuf> {
+        let mut source = DefaultHasher::new();
+        for file in REMOVAL_ORDER_FILES {
+            let path = self.module.join(file);
+            std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?.hash(&mut source);
+        }
+        let version = format!("{}-{:016x}", version_of(&self.go_mod, KUBERNETES)?, source.finish());
+        let path = self.cache.join(format!("{}-{version}", REMOVAL_ORDER.program));
+        let wanted = Wanted { source: &REMOVAL_ORDER, path: path.clone(), version: Some(version) };
+        self.build_missing(&[wanted])?;
+        Ok(path)
     }
 
     fn wanted(&self, assets: Option<&Path>) -> anyhow::Result<Vec<Wanted>> {
@@ -140,6 +168,9 @@ impl Workshop {
     }
 
     fn build_missing(&self, wanted: &[Wanted]) -> anyhow::Result<()> {
+        if wanted.iter().all(|program| program.path.is_file()) {
+            return Ok(());
+        }
         let cache = &self.cache;
         std::fs::create_dir_all(cache).with_context(|| format!("cannot make the cache {}", cache.display()))?;
         let lock_path = cache.join(".lock");
@@ -213,8 +244,9 @@ pub fn cache_folder() -> anyhow::Result<PathBuf> {
         .with_context(|| format!("no place for built programs: set {CACHE} to a folder"))
 }
 
-fn module_folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("control-plane")
+/// The folder of a Go module.
+fn folder(module: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(module)
 }
 
 /// The version of `module` that a go.mod requires.
@@ -348,6 +380,24 @@ mod tests {
     }
 
     #[test]
+    fn a_program_of_our_own_is_built_again_when_its_source_changes() {
+        let fake = Fake::new("own");
+        std::fs::create_dir_all(fake.folder.join("removal-order")).unwrap();
+        std::fs::write(fake.folder.join("go.sum"), "").unwrap();
+        let workshop = fake.workshop("echo \"$7\" > \"$6\"; echo built >> built");
+        let build = |source: &str| {
+            std::fs::write(fake.folder.join("removal-order/main.go"), source).unwrap();
+            workshop.removal_order().unwrap()
+        };
+        let (first, again, second) = (build("one"), build("one"), build("two"));
+        assert_eq!(first, again);
+        assert_ne!(first, second);
+        assert!(first.file_name().unwrap().to_str().unwrap().starts_with("removal-order-v1.37.2-"), "{first:?}");
+        assert_eq!(std::fs::read_to_string(&second).unwrap(), "./removal-order\n");
+        assert_eq!(std::fs::read_to_string(fake.folder.join("built")).unwrap().lines().count(), 2);
+    }
+
+    #[test]
     fn a_missing_go_is_one_line_that_says_what_to_install() {
         let fake = Fake::new("no-go");
         let workshop = Workshop::new(fake.folder.clone(), fake.folder.join("cache"), None).unwrap();
@@ -368,7 +418,7 @@ mod tests {
 
     #[test]
     fn every_program_has_a_version_in_the_go_mod_of_this_repository() {
-        let go_mod = std::fs::read_to_string(module_folder().join("go.mod")).unwrap();
+        let go_mod = std::fs::read_to_string(folder("control-plane").join("go.mod")).unwrap();
         for source in &SOURCES {
             assert!(version_of(&go_mod, source.module).unwrap().starts_with('v'), "{}", source.program);
         }

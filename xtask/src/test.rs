@@ -9,12 +9,15 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use belay_e2e::programs::Programs;
+use belay_e2e::programs::{self, Programs};
 
 use crate::workspace;
 
 /// Set for everything that a run starts, so that what it leaves behind can be found by it.
 const RUN: &str = "BELAY_TEST_RUN";
+
+/// The tests that ask Kubernetes' own code, without a cluster.
+const ORACLES: &str = "oracles";
 
 /// The width of the column of names.
 const NAMES: usize = 52;
@@ -36,7 +39,7 @@ enum Work {
     Cargo(Vec<String>),
     /// ring must not be in the tree: aws-lc-rs is the one cryptography provider, and two of them panic at start-up.
     NoRing,
-    /// The programs of the test cluster, built once.
+    /// The programs of the test cluster and the oracles, built once.
     Programs,
 }
 
@@ -72,13 +75,17 @@ fn stages() -> anyhow::Result<Vec<Stage>> {
         Stage { name: "ring".into(), title: "one cryptography provider".into(), work: Work::NoRing },
         cargo("unit", "unit, property and documentation tests", &["test", "--workspace", "--exclude", "belay-e2e"]),
         cargo("harness-unit", "unit tests of the harness", &["test", "--package", "belay-e2e", "--lib"]),
-        Stage { name: "programs".into(), title: "the test cluster's programs".into(), work: Work::Programs },
+        Stage { name: "programs".into(), title: "the programs that tests run".into(), work: Work::Programs },
     ];
-    // The harness comes first: where it fails, the others would fail for its reasons.
+    // What needs no control plane comes first, and then the harness: where it fails, the others would for its reasons.
     let mut targets = workspace::test_targets("belay-e2e")?;
-    targets.sort_by_key(|target| (target != "harness", target != "chart", target.clone()));
+    targets.sort_by_key(|target| (target != ORACLES, target != "harness", target != "chart", target.clone()));
     for target in targets {
-        let title = format!("on a real control plane: {target}");
+        let title = if target == ORACLES {
+            "predictions against Kubernetes' own code".to_owned()
+        } else {
+            format!("on a real control plane: {target}")
+        };
         let mut args = vec!["test", "--package", "belay-e2e", "--test", &target];
         if target == "e2e" {
             // Its tests mostly wait for others, each in a namespace of its own: more of them than cores is no load.
@@ -106,7 +113,7 @@ impl Run {
         let outcome = match &stage.work {
             Work::Cargo(args) => self.cargo(&stage.name, args),
             Work::NoRing => no_ring(),
-            Work::Programs => Programs::ensure().map(|_| String::new()),
+            Work::Programs => Programs::ensure().and_then(|_| programs::removal_order()).map(|_| String::new()),
         };
         let verdict = match &outcome {
             Ok(note) if note.is_empty() => seconds(began.elapsed()),
