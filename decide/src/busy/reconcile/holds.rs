@@ -52,7 +52,8 @@ fn went(input: &Input<'_>, hold: &HoldView, plan: &mut Plan) -> Vec<Action> {
         return Vec::new();
     }
     let (outcome, message) = match (hold.status.outcome, hold.spec.reason) {
-        (Some(known), _) => (known, "is gone"),
+        (Some(known), _) if !is_there => (known, "is gone"),
+        (Some(known), _) => (known, "is governed by no busy rule any more"),
         (None, _) if is_there => (Outcome::NotNeeded, "is governed by no busy rule any more"),
         (None, HoldReason::Retire) => (Outcome::Retired, "is gone"),
         (None, _) if is_over(&hold.status.reason) => (Outcome::JobEnded, "is gone"),
