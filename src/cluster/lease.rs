@@ -76,6 +76,24 @@ impl Leadership {
     }
 }
 
+#[cfg(test)]
+impl Leadership {
+    /// Leads for longer than any test lasts.
+    pub(crate) fn win(&self) {
+        self.lead(Instant::now(), Duration::from_hours(1));
+    }
+
+    /// Leads until now.
+    pub(crate) fn run_out(&self) {
+        self.lead(Instant::now(), Duration::ZERO);
+    }
+
+    /// Leads no more.
+    pub(crate) fn lose(&self) {
+        self.follow();
+    }
+}
+
 /// What is known of a Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {

@@ -4,6 +4,9 @@
 //! A loop keeps no state but when to look again. A leader that is new, or did not lead for a while, looks at everything
 //! once.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::hash::Hash;
 use std::time::{Duration, Instant};
@@ -63,6 +66,8 @@ pub async fn run<W: Work>(work: W, leadership: &Leadership, health: &[Health], s
     if !synced(health, &stop).await {
         return;
     }
+    // A lead that was won before we watched is told by nobody.
+    changes.mark_changed();
     let mut looks = FuturesUnordered::new();
     let mut busy: HashSet<W::Key> = HashSet::new();
     let mut due = Due::default();
@@ -253,38 +258,5 @@ impl<K: Clone + Eq + Hash> Written<K> {
             return false;
         }
         true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_urgent_go_first_and_the_others_in_their_order() {
-        let mut due = Due::default();
-        for (key, is_urgent) in [("z", false), ("a", false), ("m", false), ("u", true), ("m", true), ("z", false)] {
-            due.insert(key, is_urgent);
-        }
-        assert_eq!(due.take(2, &HashSet::from(["u"])), ["m", "z"], "one that is being looked at waits");
-        assert_eq!(due.take(9, &HashSet::new()), ["u", "a"]);
-        assert!(due.take(9, &HashSet::new()).is_empty() && due.known.is_empty());
-        due.insert("m", false);
-        assert_eq!(due.take(9, &HashSet::new()), ["m"], "it may become due again");
-    }
-
-    #[test]
-    fn what_is_due_is_taken_once_and_the_soonest_sets_the_sleep() {
-        let at = |second| Timestamp::from_second(second).unwrap();
-        let mut wakes = Wakes::default();
-        assert_eq!(wakes.sleep(at(0)), LONGEST_SLEEP);
-        wakes.insert("later", at(3));
-        wakes.insert("moved", at(9));
-        wakes.insert("moved", at(2));
-        assert_eq!(wakes.sleep(at(0)), Duration::from_millis(2005));
-        assert_eq!(wakes.take_due(at(2)), BTreeSet::from(["moved"]));
-        assert_eq!(wakes.take_due(at(2)), BTreeSet::new());
-        wakes.remove(&"later");
-        assert_eq!(wakes.sleep(at(0)), LONGEST_SLEEP);
     }
 }
