@@ -4,6 +4,9 @@
 //! preconditions that it carries (UID and resourceVersion), and counts what came of it. A sequence is abandoned
 //! at its first write that fails: the next look at the cluster decides anew, from what is there then.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

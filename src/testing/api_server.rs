@@ -19,12 +19,14 @@ use tokio::task::JoinHandle;
 use crate::cluster::owners::{Resources, look_up};
 
 /// A request as it came in.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Asked {
     /// Method and path.
     pub(crate) what: String,
     /// Query, decoded.
     pub(crate) query: BTreeMap<String, String>,
+    /// What the body is; empty where nothing is said.
+    pub(crate) content_type: String,
     /// Body; null where there is none.
     pub(crate) body: Value,
 }
@@ -104,10 +106,12 @@ impl ApiServer {
 async fn read(request: Request) -> Asked {
     let (parts, body) = request.into_parts();
     let body: Bytes = body.collect().await.unwrap().to_bytes();
+    let content_type = parts.headers.get(header::CONTENT_TYPE).map(|kind| kind.to_str().unwrap()).unwrap_or_default();
     let query = parts.uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
     Asked {
         what: format!("{} {}", parts.method, parts.uri.path()),
         query: query.map(|(key, value)| (key.to_owned(), decode(value))).collect(),
+        content_type: content_type.to_owned(),
         body: serde_json::from_slice(&body).unwrap_or_default(),
     }
 }

@@ -122,7 +122,7 @@ async fn just_what_a_rule_asks_is_read() {
             .into_iter()
             .map(|(what, query)| {
                 let query = query.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
-                Asked { what, query, body: Value::Null }
+                Asked { what, query, ..Asked::default() }
             })
             .collect();
         let mut asked = api.asked();
