@@ -4,6 +4,9 @@
 //! be silent first, or it would put back what is taken away: at an uninstall the controller is scaled to zero and the
 //! mutating webhooks are removed; after an upgrade the controller's rollout is awaited.
 
+#[cfg(test)]
+mod tests;
+
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
@@ -90,7 +93,7 @@ pub(super) async fn run(args: CleanupArgs) -> anyhow::Result<()> {
     for _ in 0..PASSES {
         let pass = pass(&client, Some(&rate)).await?;
         cleaned += pass.cleaned;
-        if pass.found == 0 {
+        if pass.found == 0 && pass.is_whole {
             println!("{cleaned} pods cleaned");
             return Ok(());
         }
@@ -185,15 +188,22 @@ struct Pass {
     found: usize,
     cleaned: usize,
     refused: Vec<String>,
+    /// All pods were looked at.
+    is_whole: bool,
 }
 
 /// Looks at every pod once; without a rate it only says what it finds.
 async fn pass(client: &Client, rate: Option<&TokenBucket>) -> anyhow::Result<Pass> {
     let all: Api<Pod> = Api::all(client.clone());
     let mut page = ListParams::default().limit(PAGE);
-    let mut pass = Pass { found: 0, cleaned: 0, refused: Vec::new() };
+    let mut pass = Pass { found: 0, cleaned: 0, refused: Vec::new(), is_whole: false };
     loop {
-        let pods = bounded("the list of pods".to_owned(), all.list_metadata(&page)).await?;
+        let pods = match bounded("the list of pods".to_owned(), all.list_metadata(&page)).await {
+            Ok(pods) => pods,
+            // The list grew too old while its pods were written: the next pass begins a new one.
+            Err(error) if error.is_benign() => return Ok(pass),
+            Err(error) => return Err(error.into()),
+        };
         for pod in &pods.items {
             let Some(changes) = undo(&pod.metadata) else { continue };
             pass.found += 1;
@@ -224,7 +234,7 @@ async fn pass(client: &Client, rate: Option<&TokenBucket>) -> anyhow::Result<Pas
         }
         match pods.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => page = page.continue_token(&token),
-            None => return Ok(pass),
+            None => return Ok(Pass { is_whole: true, ..pass }),
         }
     }
 }
@@ -242,41 +252,4 @@ fn undo(meta: &ObjectMeta) -> Option<std::collections::BTreeMap<Key, Option<Stri
     changes.retain(|key, _| hints::keys().contains(key));
     changes.insert(Key::annotation(MANAGED_ANNOTATION), None);
     Some(changes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn meta(value: serde_json::Value) -> ObjectMeta {
-        serde_json::from_value(value).unwrap()
-    }
-
-    #[test]
-    fn exactly_what_belay_wrote_is_taken_away() {
-        let pod = meta(json!({
-            "labels": {"belay.dev/busy": "true", "app": "x"},
-            "annotations": {
-                "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
-                "karpenter.sh/do-not-disrupt": "true",
-                "descheduler.alpha.kubernetes.io/prefer-no-eviction": "changed by somebody",
-                "theirs": "1",
-                "belay.dev/managed": r#"{"cluster-autoscaler.kubernetes.io/safe-to-evict":"false",
-                    "descheduler.alpha.kubernetes.io/prefer-no-eviction":"true","label:belay.dev/busy":"true",
-                    "theirs":"1","given-up":null,"gone":"1"}"#,
-            },
-        }));
-        let changes = undo(&pod).expect("there is something of ours");
-        let names: Vec<_> = changes.keys().map(ToString::to_string).collect();
-        let expected = ["belay.dev/managed", "cluster-autoscaler.kubernetes.io/safe-to-evict", "label:belay.dev/busy"];
-        assert_eq!(names, expected);
-        assert!(changes.values().all(Option::is_none));
-    }
-
-    #[test]
-    fn a_pod_without_a_record_is_left_alone() {
-        assert_eq!(undo(&meta(json!({}))), None);
-        let theirs = json!({"annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}});
-        assert_eq!(undo(&meta(theirs)), None);
-    }
 }

@@ -115,7 +115,8 @@ impl ApplyError {
     pub fn of(error: kube::Error, object: String) -> Self {
         match error {
             kube::Error::Api(status) => match status.code {
-                409 => Self::Conflict { object },
+                // 410: of a list that goes on from a version that the API server does not have any more.
+                409 | 410 => Self::Conflict { object },
                 404 => Self::Gone { object },
                 401 | 403 => Self::Forbidden { object, message: status.message.clone() },
                 // A merge patch whose `metadata.uid` is another object's is answered 422.

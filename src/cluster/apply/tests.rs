@@ -272,6 +272,7 @@ async fn an_event_names_its_field_and_holds_nothing_up() {
 fn what_an_api_server_answers_is_told_apart() {
     let table = [
         (409, "the object has been modified", "Conflict"),
+        (410, "the provided continue parameter is too old", "Conflict"),
         (404, "pods \"w\" not found", "Gone"),
         (422, "metadata.uid: Invalid value: field is immutable", "Gone"),
         (422, "metadata.labels: Invalid value", "Refused"),
