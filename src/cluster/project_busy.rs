@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use belay_decide::busy::{BusyPod, ControllerRef, Fields, GroupKind, Owner, Rule, hints};
 use belay_decide::ownership::{Key, MANAGED_ANNOTATION};
 use belay_decide::view::PodPhase;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta};
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
@@ -75,6 +75,19 @@ pub fn managed(meta: &ObjectMeta) -> Option<Box<str>> {
     meta.annotations.as_ref()?.get(MANAGED_ANNOTATION).map(|record| record.as_str().into())
 }
 
+/// The phase; of a pod that was deleted while it ran, that it ran: its end says nothing of its job.
+fn phase(meta: &ObjectMeta, status: &Value) -> PodPhase {
+    let phase = PodPhase::parse(status["phase"].as_str());
+    let has_ended = matches!(phase, PodPhase::Succeeded | PodPhase::Failed);
+    let Some(deletion) = meta.deletion_timestamp.as_ref().filter(|_| has_ended) else { return phase };
+    // The timestamp is when the grace is over.
+    let grace = SignedDuration::from_secs(meta.deletion_grace_period_seconds.unwrap_or_default());
+    let asked_for = deletion.0.saturating_sub(grace).unwrap_or(deletion.0);
+    let ended = status["containerStatuses"].as_array().into_iter().flatten();
+    let ended = ended.filter_map(|container| container["state"]["terminated"]["finishedAt"].as_str()?.parse().ok());
+    if ended.max().is_some_and(|at: Timestamp| at > asked_for) { PodPhase::Running } else { phase }
+}
+
 /// Projects a pod that a rule governs. `now` stands in for the creation of one that is being made.
 pub fn pod(object: &DynamicObject, rule: &Rule, now: Timestamp) -> BusyPod {
     let meta = &object.metadata;
@@ -90,7 +103,7 @@ pub fn pod(object: &DynamicObject, rule: &Rule, now: Timestamp) -> BusyPod {
         terminating: meta.deletion_timestamp.is_some(),
         mirror: meta.annotations.as_ref().is_some_and(|all| all.contains_key(MIRROR_ANNOTATION)),
         node: object.data["spec"]["nodeName"].as_str().filter(|node| !node.is_empty()).map(Into::into),
-        phase: PodPhase::parse(status["phase"].as_str()),
+        phase: phase(meta, status),
         ready_since: ready
             .filter(|ready| ready["status"] == "True")
             .map(|ready| since(ready).unwrap_or(Timestamp::UNIX_EPOCH)),

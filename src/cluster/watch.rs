@@ -337,7 +337,10 @@ fn describe(error: &watcher::Error) -> String {
             )
         }
         Some(kube::Error::Api(status)) if status.code == 404 => {
-            format!("{}; are the CRDs of this version installed? (`belay crds | kubectl apply -f -`)", status.message)
+            format!(
+                "{}; is its CustomResourceDefinition installed? (Belay's own: `belay crds | kubectl apply -f -`)",
+                status.message
+            )
         }
         Some(source) => super::client::describe(source),
         None => error.to_string(),

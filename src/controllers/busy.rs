@@ -27,6 +27,9 @@ use crate::config::Selects;
 /// the pod when it sees.
 const BLIND: SignedDuration = SignedDuration::from_secs(30);
 
+/// How soon a pod is looked at again whose patch the API server refuses, such as for annotations that are full.
+const REFUSED: SignedDuration = SignedDuration::from_mins(5);
+
 /// What the loop works with.
 pub struct Loop {
     /// What it has in common with others.
@@ -227,7 +230,11 @@ fn failed(key: &PodKey, error: &ApplyError, now: Timestamp) -> Timestamp {
     } else {
         tracing::warn!(pod = %key, %error, "hints or hold not brought up to date, trying again");
     }
-    work::again(error, now)
+    match error {
+        // The pod itself must change, and is looked at then.
+        ApplyError::Refused { .. } => now.saturating_add(REFUSED).unwrap_or(Timestamp::MAX),
+        _ => work::again(error, now),
+    }
 }
 
 impl Work for Loop {

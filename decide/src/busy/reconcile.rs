@@ -103,7 +103,7 @@ pub fn reconcile(input: &Input<'_>, memory: Option<&Memory>) -> Plan {
         }
         holds::look(input, Some((rule, seen, &verdict, &memory)), &mut plan);
         // Without a trace of having been busy there is no debounce to remember.
-        let was_busy = since(seen).or(memory.busy_since).is_some() || !input.holds.is_empty();
+        let was_busy = noted(seen, now).or(memory.busy_since).is_some() || !input.holds.is_empty();
         memory.idle_since = memory.idle_since.filter(|_| was_busy);
         plan.memory = memory.is_worth_keeping().then_some(memory);
     } else {
@@ -128,9 +128,15 @@ pub(super) fn since(seen: &Seen<'_>) -> Option<Timestamp> {
     (later(since, CLOCKS_DIFFER_BY) >= seen.pod.created).then_some(since)
 }
 
+/// The same, where it can be: what is to begin later was written by somebody else, record and all. (A webhook whose
+/// clock was set back must not take it so: it would hold the pod anew.)
+fn noted(seen: &Seen<'_>, now: Timestamp) -> Option<Timestamp> {
+    since(seen).filter(|since| *since <= later(now, CLOCKS_DIFFER_BY))
+}
+
 /// Plans the hints.
 fn tell(rule: &Rule, seen: &Seen<'_>, verdict: &Verdict, memory: &mut Memory, plan: &mut Plan, now: Timestamp) {
-    let noted = since(seen);
+    let noted = noted(seen, now);
     let known = noted.or(memory.busy_since);
     let told = match (verdict.state, known) {
         (State::Busy, None) => Told::Busy(whole_seconds(now)),

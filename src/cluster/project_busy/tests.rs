@@ -351,3 +351,27 @@ fn of_labels_and_annotations_those_are_kept_that_belay_may_write() {
     assert_eq!(marks(&both), expected);
     assert_eq!((marks(&meta(json!({}))), managed(&meta(json!({})))), (BTreeMap::new(), None));
 }
+
+#[test]
+fn a_pod_that_is_killed_while_it_runs_has_not_ended() {
+    let of = |deleted: Value, finished: &[&str]| {
+        let containers: Vec<_> =
+            finished.iter().map(|at| json!({"state": {"terminated": {"finishedAt": at}}})).collect();
+        let mut meta = deleted;
+        meta["name"] = json!("w");
+        let meta: ObjectMeta = serde_json::from_value(meta).unwrap();
+        phase(&meta, &json!({"phase": "Succeeded", "containerStatuses": containers}))
+    };
+    let deleted = || json!({"deletionTimestamp": "2026-11-30T12:00:30Z", "deletionGracePeriodSeconds": 30});
+    let table = [
+        ("not deleted", json!({}), &["2026-11-30T12:00:05Z"][..], PodPhase::Succeeded),
+        ("ended before", deleted(), &["2026-11-30T11:59:59Z"], PodPhase::Succeeded),
+        ("ended in the same second", deleted(), &["2026-11-30T12:00:00Z"], PodPhase::Succeeded),
+        ("ended by the deletion", deleted(), &["2026-11-30T12:00:01Z"], PodPhase::Running),
+        ("one of two ended before", deleted(), &["2026-11-30T11:00:00Z", "2026-11-30T12:00:01Z"], PodPhase::Running),
+        ("nobody tells when", deleted(), &[], PodPhase::Succeeded),
+    ];
+    for (name, meta, finished, expected) in table {
+        assert_eq!(of(meta, finished), expected, "{name}");
+    }
+}

@@ -170,6 +170,10 @@ fn retire(input: &Input<'_>, rule: &Rule, hold: &HoldView, seen: &Seen<'_>) -> V
 }
 
 fn wait(rule: &Rule, hold: &HoldView, seen: &Seen<'_>, verdict: &Verdict) -> Vec<Action> {
+    // What a pod does while it is being killed says nothing of its job.
+    if seen.pod.terminating && !seen.pod.is_finished() && hold.status.phase == Phase::Active {
+        return Vec::new();
+    }
     let reason = if verdict.because.is_unknown() { "Unknown" } else { verdict.state.as_str() };
     if hold.status.phase == Phase::Active && hold.status.reason == reason {
         return Vec::new();

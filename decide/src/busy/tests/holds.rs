@@ -8,6 +8,7 @@ use crate::busy::testing::{Scene, hold, in_words};
 use crate::busy::{OnBusy, OnIdle};
 use crate::hold::{HoldReason, HoldStatus, HoldView, Outcome, Phase};
 use crate::testing::after;
+use crate::view::PodPhase;
 
 const BUSY: &str = "w-pod1-busy";
 const RETIRE: &str = "w-pod1-retire";
@@ -240,6 +241,25 @@ fn a_released_hold_of_a_pod_that_stays_idle_goes_too() {
         scene.settle();
         assert!(scene.holds.is_empty(), "{phase:?}: its next job gets a hold of its own");
     }
+}
+
+/// A job that is killed with its pod has not ended.
+#[test]
+fn what_a_pod_does_while_it_is_killed_says_nothing_of_its_job() {
+    let mut scene = held().with(|scene| {
+        scene.pod.terminating = true;
+        scene.say("Done");
+    });
+    assert_eq!(in_words(&scene.look()), NOTHING);
+    let gone = updated(&without_pod(&scene.holds, 60));
+    assert_eq!(gone.outcome, Some(Outcome::VictimGone));
+    // One whose job had ended before is done.
+    let mut scene = held().with(|scene| {
+        scene.pod.terminating = true;
+        scene.pod.phase = PodPhase::Succeeded;
+    });
+    scene.look();
+    assert_eq!(updated(&without_pod(&scene.holds, 60)).outcome, Some(Outcome::JobEnded));
 }
 
 /// A drainer that asks seldom may find a worker busy each time, with another job: its wait has one deadline.

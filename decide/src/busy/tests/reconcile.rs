@@ -295,6 +295,18 @@ fn it_is_told_that_a_pod_is_busy_for_too_long_also_when_a_hint_is_stripped_at_th
     assert_eq!(in_words(&scene.plan()), [["w: patch", "warning: BusyTooLong"]]);
 }
 
+/// Written with a record beside it, it looks like our own; what is to come was never seen.
+#[test]
+fn a_beginning_in_the_future_is_put_right() {
+    let mut scene = Scene::of("Busy").with(|scene| {
+        scene.pod.marks.insert(key(BUSY_SINCE), "2030-01-01T00:00:00Z".into());
+        scene.pod.managed = Some(r#"{"belay.dev/busy-since":"2030-01-01T00:00:00Z"}"#.into());
+    });
+    scene.settle();
+    assert_eq!(scene.mark(&key(BUSY_SINCE)), Some("2026-11-30T14:00:00Z"));
+    assert_eq!(in_words(&scene.at(6 * 3600).look()), [["w: patch", "warning: BusyTooLong"]]);
+}
+
 /// Somebody insists on the key that says since when: the process's own memory has to do.
 #[test]
 fn a_pod_is_busy_for_too_long_also_where_its_beginning_cannot_be_noted() {
