@@ -1,6 +1,9 @@
 //! The busy loop: keeps the hints of each governed pod true, and looks after the holds of busy pods, by what
 //! `decide::busy::reconcile` says.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
