@@ -28,17 +28,12 @@ pub async fn answer(handlers: &Handlers, request: &Request<'_>) -> Answer {
         evictor: request.user(),
     };
     let settings = handlers.settings.load_full();
-    // What the rule says of a pod that no policy protects.
-    let by_rule = match ask_rule(handlers, &settings, &asked).await {
-        Some(Step::Decided(decision)) => match decision.answer {
-            // Released by its rule, it may still be its Deployment's only one.
-            Decided::Allow(released @ (Allowed::Released | Allowed::DeadlinePassed | Allowed::NotRecorded)) => released,
-            answer => return reply(handlers, &asked, answer),
-        },
-        Some(Step::Pass(Passed::Idle)) => Allowed::Idle,
+    let step = ask_rule(handlers, &settings, &asked).await;
+    let by_rule = match left_to_policies(step) {
         // A rule may govern it, and nobody knows: fail open, and say so.
-        Some(Step::ReadLive) | None if !handlers.is_governing_known() => Allowed::NotSynced,
-        Some(Step::Pass(Passed::NotHeld) | Step::ReadLive) | None => Allowed::NotProtected,
+        Ok(Allowed::NotProtected) if !handlers.is_governing_known() => Allowed::NotSynced,
+        Ok(by_rule) => by_rule,
+        Err(answer) => return reply(handlers, &asked, answer),
     };
     let answer = match ask_policy(handlers, &settings, &asked) {
         None if by_rule == Allowed::NotProtected => return Answer::default(),
@@ -46,6 +41,21 @@ pub async fn answer(handlers: &Handlers, request: &Request<'_>) -> Answer {
         Some(answer) => answer,
     };
     reply(handlers, &asked, answer)
+}
+
+/// What a rule leaves to handover policies: why the pod goes where none protects it. Else the answer that the rule has.
+pub(crate) fn left_to_policies(step: Option<Step>) -> Result<Allowed, Decided> {
+    match step {
+        Some(Step::Decided(decision)) => match decision.answer {
+            // Released by its rule, it may still be its Deployment's only one.
+            Decided::Allow(released @ (Allowed::Released | Allowed::DeadlinePassed | Allowed::NotRecorded)) => {
+                Ok(released)
+            }
+            answer => Err(answer),
+        },
+        Some(Step::Pass(Passed::Idle)) => Ok(Allowed::Idle),
+        Some(Step::Pass(Passed::NotHeld) | Step::ReadLive) | None => Ok(Allowed::NotProtected),
+    }
 }
 
 /// Asks the busy rule that governs the pod; absent where none does.

@@ -5,6 +5,8 @@
 
 mod gather;
 mod pod;
+#[cfg(test)]
+mod tests;
 
 use std::io::{ErrorKind, Write as _};
 use std::path::PathBuf;

@@ -17,6 +17,7 @@ use serde_json::Value;
 use super::gather::SeenPod;
 use crate::cluster::index::hold_of;
 use crate::cluster::project_busy;
+use crate::webhook::eviction::left_to_policies;
 
 /// What there is to say about a pod.
 #[derive(Debug, Serialize)]
@@ -206,13 +207,12 @@ fn eviction(pod: &SeenPod, now: Timestamp) -> EvictionReport {
             hold::decide(&request, &pod.settings.rules, facts, None, moment).answer
         })
     };
-    let answer = match by_rule {
-        Some(busy_eviction::Step::Decided(decision)) => decision.answer,
-        Some(busy_eviction::Step::Pass(busy_eviction::Passed::Idle)) => match by_policy() {
-            Answer::Allow(Allowed::NotProtected) => Answer::Allow(Allowed::Idle),
+    let answer = match left_to_policies(by_rule) {
+        Err(answer) => answer,
+        Ok(by_rule) => match by_policy() {
+            Answer::Allow(Allowed::NotProtected) => Answer::Allow(by_rule),
             other => other,
         },
-        _ => by_policy(),
     };
     match &answer {
         Answer::Hold(held) => EvictionReport { held: true, reason: held.reason, message: Some(held.message.clone()) },
