@@ -1,5 +1,8 @@
 //! What the servers watch: what fills the cache.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

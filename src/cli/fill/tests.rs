@@ -1,0 +1,147 @@
+//! The watches that busy rules need, against a server on the loopback.
+
+use std::time::Duration;
+
+use belay_decide::busy::{Found, GroupKind};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::cluster::index::{BusyFacts, PodKey};
+use crate::metrics::Metrics;
+use crate::tasks::Tasks;
+use crate::testing::{self, ApiServer, Asked, Reply};
+
+const RULES: &str = "
+- name: runner
+  namespaces: [ci, shut]
+  podSelector: {matchLabels: {app: runner}, matchExpressions: [{key: tier, operator: NotIn, values: [test]}]}
+  owner: {group: ci.example, kind: Runner}
+  linkedPods: {labelKey: job-of}
+  states: [{state: Busy, when: owner.status.busy || linked.size() > 0}]
+- name: member
+  podSelector: {matchExpressions: [{key: member, operator: Exists}]}
+  owner: {group: ci.example, kind: Pool, through: {group: gone.example, kind: Set}}
+  states: [{state: Busy, when: owner.status.busy}]
+- name: plain
+  podSelector: {matchLabels: {app: plain}}
+  states: [{state: Busy, when: 'true'}]
+";
+
+fn pod(namespace: &str, name: &str, labels: &Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": namespace, "name": name, "uid": format!("{namespace}/{name}"), "resourceVersion": "1",
+            "labels": labels, "creationTimestamp": "2026-11-30T12:00:00Z",
+            "ownerReferences": [{"apiVersion": "ci.example/v2", "kind": "Runner", "name": "r", "uid": "r-1",
+                "controller": true}]}})
+}
+
+fn list(items: &[Value]) -> Reply {
+    Reply::Json(json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": items}))
+}
+
+/// Lists as an API server does, of the labels that are asked for; what changes later is nothing.
+fn answer(asked: &Asked) -> Reply {
+    let query = |key: &str| asked.query.get(key).map(String::as_str);
+    if query("watch").is_some() {
+        return Reply::Silence;
+    }
+    match (asked.what.as_str(), query("labelSelector").unwrap_or_default()) {
+        ("GET /api/v1/pods", "app=runner,tier notin (test)") => list(&[
+            pod("ci", "one", &json!({"app": "runner"})),
+            pod("other", "one", &json!({"app": "runner"})),
+            pod("shut", "one", &json!({"app": "runner"})),
+        ]),
+        ("GET /api/v1/pods", "job-of") => list(&[pod("ci", "job", &json!({"job-of": "one"}))]),
+        ("GET /api/v1/pods", "member" | "app=plain") => list(&[]),
+        ("GET /apis/ci.example/v2/runners", "") => list(&[json!({"apiVersion": "ci.example/v2", "kind": "Runner",
+            "metadata": {"namespace": "ci", "name": "r", "uid": "r-1"}, "status": {"busy": true, "more": 1}})]),
+        ("GET /apis/ci.example/v1/pools", "") => Reply::Status(403, "pools is forbidden"),
+        _ => Reply::Status(404, "there is no such thing"),
+    }
+}
+
+#[tokio::test]
+async fn what_each_rule_reads_is_watched_and_what_one_may_not_see_is_its_own_trouble() {
+    let api = ApiServer::start(answer).await;
+    let (rules, selects) = testing::rules(RULES);
+    let (index, selects, stop) = (Index::new(rules), Arc::new(selects), CancellationToken::new());
+    let watches = Watches {
+        client: api.client.clone(),
+        tasks: Tasks::new(stop.clone()),
+        metrics: Arc::new(Metrics::default()),
+        stop: stop.clone(),
+    };
+    let resources = Resources::default();
+    let health = fill_busy(&watches, &index, &resources, &selects, &["kube-system".to_owned(), "shut".to_owned()]);
+    let known = async {
+        while !health.is_governing_known()
+            || health.asked(0).is_err()
+            || health.asked[1].iter().any(|one| one.settled().is_err())
+        {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), known).await.expect("the caches are not filled");
+
+    let governed = |namespace: &str| {
+        index.busy(&PodKey::new(namespace, "one"), |BusyFacts { governed, .. }| {
+            governed.map(|governed| {
+                let owner = match governed.seen.owner {
+                    Found::Owner(owner) => owner.object.clone(),
+                    Found::Missing | Found::NotAsked => Value::Null,
+                };
+                (governed.number, owner, governed.seen.linked.len())
+            })
+        })
+    };
+    assert_eq!(governed("ci"), Some((0, json!({"status": {"busy": true}}), 1)), "with what its rule reads alone");
+    assert_eq!(governed("other"), None, "its rule is not for that namespace");
+    assert_eq!(governed("shut"), None, "an excluded one");
+
+    assert_eq!((health.pods.len(), health.asked.iter().map(Vec::len).collect::<Vec<_>>()), (3, vec![2, 2, 0]));
+    let trouble = health.asked(1).unwrap_err();
+    assert!(trouble.contains("Pool.ci.example") && trouble.contains("pools is forbidden"), "{trouble}");
+    assert_eq!(health.asked(2), Ok(()), "it asks nobody");
+    let served = |group: &str, kind: &str| resources.of(&GroupKind::new(group, kind)).is_some();
+    assert!(served("ci.example", "Runner") && served("ci.example", "Pool"));
+    assert!(!served("gone.example", "Set") && health.asked[1].iter().any(Health::is_synced), "which is no fault");
+
+    let asked = api.asked();
+    assert!(asked.iter().all(|asked| asked.what.starts_with("GET ")), "nothing is written");
+    let lists_all = |asked: &&Asked| asked.what == "GET /api/v1/pods" && !asked.query.contains_key("labelSelector");
+    assert_eq!(asked.iter().filter(lists_all).count(), 0, "no rule has all pods sent, whole");
+    stop.cancel();
+}
+
+#[test]
+fn a_policy_or_hold_of_a_newer_version_is_passed_over_and_said() {
+    let guarded = |spec: Value| {
+        serde_json::from_value::<DeserializeGuard<HandoverPolicy>>(json!({
+            "apiVersion": "belay.dev/v1alpha1", "kind": "HandoverPolicy",
+            "metadata": {"namespace": "ci", "name": "web", "uid": "h", "generation": 3}, "spec": spec,
+        }))
+        .unwrap()
+    };
+    let good = policy(&guarded(json!({"targetRef": {"name": "web"}})));
+    assert!(matches!(&good.target, Target::Name(name) if name == "web"), "{:?}", good.target);
+    let newer = policy(&guarded(json!({"targetRef": {"name": "web"}, "handover": "Teleport"})));
+    assert!(matches!(&newer.target, Target::Invalid(problem) if problem.contains("Teleport")), "{:?}", newer.target);
+    assert_eq!(
+        (newer.view.name.as_str(), newer.uid.as_str(), newer.generation),
+        ("web", "h", 3),
+        "its status can be written"
+    );
+
+    let guarded = |reason: &str| {
+        serde_json::from_value::<DeserializeGuard<EvictionHold>>(json!({
+            "apiVersion": "belay.dev/v1alpha1", "kind": "EvictionHold",
+            "metadata": {"namespace": "ci", "name": "w", "uid": "e"},
+            "spec": {"victim": {"name": "w", "uid": "p"}, "reason": reason, "requestedAt": "2026-11-30T12:00:00Z",
+                "deadline": "2026-11-30T13:00:00Z"},
+        }))
+        .unwrap()
+    };
+    assert_eq!(hold(&guarded("Retire")).map(|hold| hold.name), Some("w".to_owned()));
+    assert_eq!(hold(&guarded("Moonlight")), None);
+}
