@@ -67,6 +67,11 @@ pub(super) fn choose<'a>(candidates: &[Candidate<'a>], places: usize) -> Vec<Can
     let (mut chosen, mut others): (Vec<_>, Vec<_>) = loaded.into_iter().partition(|node| node.rank.is_some());
     chosen.sort_unstable_by_key(Candidate::key);
     chosen.truncate(places);
+    // No more than that can get one.
+    if places < others.len() {
+        others.select_nth_unstable_by_key(places, Candidate::key);
+        others.truncate(places);
+    }
     others.sort_unstable_by_key(Candidate::key);
     let anyone = places - chosen.len() > places / RESERVE;
     for node in others {

@@ -6,7 +6,7 @@
 //! Time alone changes a decision only where something younger than `settle` has settled, so one look after that is
 //! enough.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 use jiff::Timestamp;
 
@@ -43,8 +43,8 @@ pub struct Pass {
 
 /// Decides all ranks and values of a cluster.
 pub fn pass(input: &Input<'_>) -> Pass {
-    let mut on_node: BTreeMap<&str, Vec<&CostPod>> = BTreeMap::new();
-    let mut of_set: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    let mut on_node: HashMap<&str, Vec<&CostPod>> = HashMap::with_capacity(input.nodes.len());
+    let mut of_set: HashMap<&str, Vec<usize>> = HashMap::with_capacity(input.sets.len());
     for (at, pod) in input.pods.iter().enumerate() {
         if let Some(node) = pod.node.as_deref() {
             on_node.entry(node).or_default().push(pod);

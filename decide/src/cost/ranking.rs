@@ -1,5 +1,6 @@
 //! The ranks of a cluster's nodes.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
@@ -45,7 +46,8 @@ pub struct Ranked {
 /// What was decided about every node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranking {
-    verdicts: BTreeMap<Box<str>, Verdict>,
+    /// By name.
+    verdicts: Vec<(Box<str>, Verdict)>,
     /// The ranked nodes, first to empty first.
     order: Vec<Box<str>>,
     /// How many nodes got another rank only because a gap between ranks was used up.
@@ -55,7 +57,7 @@ pub struct Ranking {
 impl Ranking {
     /// The rank of a node, if it has one.
     pub fn rank_of(&self, node: &str) -> Option<i32> {
-        match self.verdicts.get(node) {
+        match self.verdict(node) {
             Some(Verdict::Ranked(ranked)) => Some(ranked.rank),
             _ => None,
         }
@@ -63,7 +65,8 @@ impl Ranking {
 
     /// What was decided about a node; absent for one that was not there.
     pub fn verdict(&self, node: &str) -> Option<&Verdict> {
-        self.verdicts.get(node)
+        let at = self.verdicts.binary_search_by(|(name, _)| (**name).cmp(node)).ok()?;
+        Some(&self.verdicts[at].1)
     }
 
     /// What was decided about all nodes, by name.
@@ -88,13 +91,21 @@ impl Ranking {
     /// The nodes whose pods may be worth another value than they were before: their rank came, went or changed, or they
     /// came to be protected or ceased to be. Nodes that are gone are not among them. In ascending order.
     pub fn changed_since<'a>(&'a self, before: &Self) -> Vec<&'a str> {
-        let matters = |verdict: Option<&Verdict>| match verdict {
-            Some(Verdict::Ranked(ranked)) => (Some(ranked.rank), false, false),
-            Some(Verdict::Protected(protection)) => (None, true, *protection == Protection::StoodDown),
-            Some(Verdict::Waiting { .. }) | None => (None, false, false),
+        let matters = |verdict: &Verdict| match verdict {
+            Verdict::Ranked(ranked) => (Some(ranked.rank), false, false),
+            Verdict::Protected(protection) => (None, true, *protection == Protection::StoodDown),
+            Verdict::Waiting { .. } => (None, false, false),
         };
-        let changed = |name: &&str| matters(self.verdicts.get(*name)) != matters(before.verdicts.get(*name));
-        self.verdicts.keys().map(|name| &**name).filter(changed).collect()
+        let mut before = before.verdicts.iter().peekable();
+        let mut changed = Vec::new();
+        for (name, verdict) in &self.verdicts {
+            while before.next_if(|(other, _)| other < name).is_some() {}
+            let was = before.next_if(|(other, _)| other == name).map(|(_, verdict)| matters(verdict));
+            if matters(verdict) != was.unwrap_or_default() {
+                changed.push(&**name);
+            }
+        }
+        changed
     }
 
     /// The ranked nodes empty in the same order as before: nothing to tell people about.
@@ -116,10 +127,10 @@ pub fn rank(nodes: &Nodes, occupancies: &Occupancies, options: &Options, now: Ti
         let occupancy = at_pods.next_if(|(other, _)| *other == name).map_or(&nothing, |(_, found)| found);
         let standing = occupancy.standing_rank();
         match group(facts, occupancy, standing.is_some(), options, now) {
-            Err(protection) => verdicts.push((name, Verdict::Protected(protection))),
+            Err(protection) => verdicts.push((name.clone(), Verdict::Protected(protection))),
             Ok(group) => {
                 let pods = occupancy.pods;
-                verdicts.push((name, Verdict::Waiting { group, pods }));
+                verdicts.push((name.clone(), Verdict::Waiting { group, pods }));
                 let young = now.duration_since(facts.created) < options.settle;
                 let (rank, votes) = standing.unzip();
                 eligible.push((Candidate { name, group, pods, young, rank }, votes));
@@ -131,28 +142,29 @@ pub fn rank(nodes: &Nodes, occupancies: &Occupancies, options: &Options, now: Ti
     let (ranks, renumbered) = number(&row);
     let order = arranged.iter().map(|node| node.name.into()).collect();
     for (node, rank) in arranged.iter().zip(ranks) {
-        if let Ok(at) = verdicts.binary_search_by(|(name, _)| (***name).cmp(node.name)) {
+        if let Ok(at) = verdicts.binary_search_by(|(name, _)| (**name).cmp(node.name)) {
             verdicts[at].1 = Verdict::Ranked(Ranked { group: node.group, pods: node.pods, rank });
         }
     }
-    let verdicts = verdicts.into_iter().map(|(name, verdict)| (name.clone(), verdict)).collect();
     Ranking { verdicts, order, renumbered }
 }
 
 fn arrange<'a>(mut eligible: Vec<(Candidate<'a>, Option<u32>)>, options: &Options) -> Vec<Candidate<'a>> {
     // Two nodes of one rank: it stays with the one that more values name.
-    eligible.sort_unstable_by_key(|(node, votes)| (node.rank, std::cmp::Reverse(*votes), node.name));
+    let mut ranked: Vec<_> = eligible.iter_mut().filter(|(node, _)| node.rank.is_some()).collect();
+    ranked.sort_unstable_by_key(|(node, votes)| (node.rank, Reverse(*votes), node.name));
     let mut taken = None;
-    for (node, _) in &mut eligible {
-        if node.rank.is_some() && node.rank == taken {
+    for (node, _) in &mut ranked {
+        if node.rank == taken {
             node.rank = None;
         } else {
             taken = node.rank;
         }
     }
+    let nothing = ranked.is_empty();
     let mut candidates: Vec<_> = eligible.into_iter().map(|(node, _)| node).collect();
     // Where nothing is ranked yet there is no order for a node to join, so what is there now counts.
-    if candidates.iter().all(|node| node.rank.is_none()) {
+    if nothing {
         for node in &mut candidates {
             node.young = false;
         }

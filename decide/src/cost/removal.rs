@@ -152,3 +152,78 @@ fn batch(alike: &[Age<'_>]) -> Vec<Vec<usize>> {
     }
     batches
 }
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+
+    use super::*;
+    use crate::cost::testing::pod;
+    use crate::testing::{START, after};
+
+    type Bend = fn(&mut CostPod);
+
+    fn serving_since(seconds: i64) -> Readiness {
+        Readiness::Ready(Some(after(-seconds)))
+    }
+
+    /// `tests/oracles` tries them all; these are the rules one by one.
+    #[test]
+    fn each_rule_decides_where_all_before_it_are_silent() {
+        let table: [(&str, Bend); 9] = [
+            ("not bound", |pod| pod.node = None),
+            ("pending", |pod| pod.phase = PodPhase::Pending),
+            ("unknown", |pod| pod.phase = PodPhase::Unknown),
+            ("not ready", |pod| pod.readiness = Readiness::NotReady(None)),
+            ("on a fuller node", |pod| pod.node = Some("full".into())),
+            ("ready for a shorter time", |pod| pod.readiness = serving_since(60)),
+            ("restarted", |pod| pod.restarts = 1),
+            ("with a sidecar that restarted", |pod| pod.sidecar_restarts = 1),
+            ("younger", |pod| pod.created = START - SignedDuration::from_mins(1)),
+        ];
+        for (name, bend) in table {
+            let (mut first, second) = (pod("z", "web", "n1"), pod("a", "web", "n2"));
+            let related = [pod("r", "other", "full"), pod("s", "other", "full")];
+            bend(&mut first);
+            let related: Vec<&CostPod> = related.iter().collect();
+            let order = |cost: [i32; 2]| order(&[&second, &first], &related, |at| cost[at], START);
+            assert_eq!(order([0, 0]), [[1], [0]], "{name}");
+            let goes_before_cost = matches!(name, "not bound" | "pending" | "unknown" | "not ready");
+            assert_eq!(order([-1, 0]) == [[1], [0]], goes_before_cost, "{name}: the value decides after it");
+        }
+    }
+
+    #[test]
+    fn ages_of_one_magnitude_are_told_apart_by_uid() {
+        let mut pods = [pod("a", "web", "n"), pod("b", "web", "n"), pod("c", "web", "n")];
+        // 2^41 nanoseconds are 37 minutes, and 2^42 are 73.
+        pods[0].readiness = serving_since(70 * 60);
+        pods[1].readiness = serving_since(40 * 60);
+        pods[2].readiness = serving_since(30 * 60);
+        let pods: Vec<&CostPod> = pods.iter().collect();
+        assert_eq!(order(&pods, &[], |_| 0, START), [[2], [0], [1]]);
+    }
+
+    #[test]
+    fn pods_that_go_before_each_other_in_a_circle_are_one_batch() {
+        let mut pods = [pod("a", "web", "n"), pod("b", "web", "n"), pod("c", "web", "n"), pod("d", "web", "n")];
+        // a and c became ready at once and c restarted, so c goes before a; but a before b and b before c, by UID.
+        pods[1].readiness = serving_since(3599);
+        pods[2].restarts = 1;
+        pods[3].node = None;
+        let pods: Vec<&CostPod> = pods.iter().collect();
+        let mut batches = order(&pods, &[], |_| 0, START);
+        batches[1].sort_unstable();
+        assert_eq!(batches, [vec![3], vec![0, 1, 2]]);
+    }
+
+    #[test]
+    fn pods_that_a_scale_down_does_not_count_are_left_out() {
+        let mut pods = [pod("a", "web", "n"), pod("b", "web", "n"), pod("c", "web", "n"), pod("d", "web", "n")];
+        pods[0].terminating = true;
+        pods[1].phase = PodPhase::Succeeded;
+        pods[2].phase = PodPhase::Failed;
+        let pods: Vec<&CostPod> = pods.iter().collect();
+        assert_eq!(order(&pods, &[], |_| 0, START), [[3]]);
+    }
+}

@@ -1,5 +1,7 @@
 //! The values of the pods of one ReplicaSet.
 
+use std::cmp::Reverse;
+
 use jiff::Timestamp;
 
 use super::code::{self, Code};
@@ -59,17 +61,18 @@ pub fn withheld(set: &SetView, pods: &[&CostPod]) -> Option<Withheld> {
 /// somebody else's value is to be taken as [`crate::ownership::reconcile`] takes it: it stays theirs.
 pub fn desired(set: &SetView, pods: &[&CostPod], ground: &Ground<'_>) -> Vec<Option<i32>> {
     let nothing = withheld(set, pods).is_some();
-    let levels = if nothing { Vec::new() } else { levels(set, pods, ground) };
-    let mut values: Vec<_> = pods
+    let sites: Vec<Site<'_>> = pods.iter().map(|pod| Site::of(pod, ground)).collect();
+    let mut values: Vec<_> = sites
         .iter()
-        .map(|pod| match (pod.is_active(), is_ours_to_steer(pod, ground)) {
-            (false, _) => pod.standing.written(),
-            (true, true) if !nothing => pod.node.as_deref().and_then(|node| ground.ranking.rank_of(node)),
-            (true, _) => None,
+        .map(|site| match site.place {
+            _ if !site.pod.is_active() => site.pod.standing.written(),
+            Some(Place::Ranked(rank)) if site.may_be_steered && !nothing => Some(rank),
+            _ => None,
         })
         .collect();
+    let levels = if nothing { Vec::new() } else { levels(set, &sites, ground.options) };
     if !levels.is_empty() {
-        spread_out(pods, &levels, ground, &mut values);
+        spread_out(&sites, &levels, ground, &mut values);
     }
     values
 }
@@ -86,94 +89,97 @@ pub fn at_bind(set: &SetView, pods: &[&CostPod], pod: &CostPod, node: &str, grou
     desired(set, &pods, ground).pop()?
 }
 
-/// Belay may write a value on the pod, and Karpenter counts it whatever that value is.
-fn is_ours_to_steer(pod: &CostPod, ground: &Ground<'_>) -> bool {
-    let stood_down = |node: &str| ground.nodes.get(node).is_some_and(|node| node.stood_down);
-    pod.standing.is_open() && pod.priority >= LOWEST_PRIORITY && !pod.node.as_deref().is_some_and(stood_down)
+/// A pod where it is.
+struct Site<'a> {
+    pod: &'a CostPod,
+    /// Its node; absent also for one that is not known.
+    node: Option<&'a NodeFacts>,
+    /// When its node ought to empty; absent where it has none.
+    place: Option<Place>,
+    /// Belay may write a value on it, and Karpenter counts it whatever that value is.
+    may_be_steered: bool,
 }
 
-/// The constraints that removals have to keep, one for each kind of domain that the nodes of the pods know; the one over
-/// single nodes last, as the others are to be level first.
+impl<'a> Site<'a> {
+    fn of(pod: &'a CostPod, ground: &Ground<'a>) -> Self {
+        let name = pod.node.as_deref();
+        let node = name.and_then(|name| ground.nodes.get(name));
+        let place = name.map(|name| match ground.ranking.verdict(name) {
+            Some(Verdict::Ranked(ranked)) => Place::Ranked(ranked.rank),
+            Some(Verdict::Protected(_)) => Place::Protected,
+            Some(Verdict::Waiting { .. }) | None => Place::Waiting,
+        });
+        let stood_down = node.is_some_and(|node| node.stood_down);
+        let may_be_steered = pod.standing.is_open() && pod.priority >= LOWEST_PRIORITY && !stood_down;
+        Self { pod, node, place, may_be_steered }
+    }
+
+    fn domain(&self, key: &str) -> Option<&'a str> {
+        self.node?.topology.get(key).map(|value| &**value)
+    }
+}
+
+/// The constraints that removals have to keep, of those whose domains the nodes of the pods know; those over single nodes
+/// last, as the others are to be level first.
 ///
 /// One that is only wished for (`ScheduleAnyway`) is kept like a hard one, unless its domains are nodes: to keep nodes
 /// level is never to empty one, and the workload allows that.
-fn levels<'a>(set: &'a SetView, pods: &[&CostPod], ground: &Ground<'_>) -> Vec<(&'a str, i32)> {
+fn levels<'a>(set: &'a SetView, sites: &[Site<'_>], options: &Options) -> Vec<(&'a str, i32)> {
     let usable = |constraint: &&Constraint| constraint.hard || *constraint.key != *HOSTNAME;
     let constraints = set.constraints.iter().filter(usable);
     let mut levels: Vec<(&str, i32)> = constraints.map(|constraint| (&*constraint.key, constraint.max_skew)).collect();
-    if levels.is_empty() && ground.options.span_zones {
+    if levels.is_empty() && options.span_zones {
         levels.push((ZONE, 1));
     }
     levels.sort_by_key(|(key, max_skew)| (*key == HOSTNAME, *key, *max_skew));
-    levels.dedup_by_key(|(key, _)| *key);
-    let node = |pod: &CostPod| ground.nodes.get(pod.node.as_deref()?);
-    levels.retain(|(key, _)| pods.iter().any(|pod| node(pod).is_some_and(|node| node.topology.contains_key(*key))));
+    levels.retain(|(key, _)| sites.iter().any(|site| site.domain(key).is_some()));
     levels
 }
 
 /// Puts tiers into values.
-fn spread_out(pods: &[&CostPod], levels: &[(&str, i32)], ground: &Ground<'_>, values: &mut [Option<i32>]) {
+fn spread_out(sites: &[Site<'_>], levels: &[(&str, i32)], ground: &Ground<'_>, values: &mut [Option<i32>]) {
+    let (options, now) = (ground.options, ground.now);
+    let active = sites.iter().enumerate().filter(|(_, site)| site.pod.is_active());
     // Pods without a node go first whatever their value.
-    let bound = |at: &usize| pods[*at].is_active() && pods[*at].node.is_some();
-    let (down, mut planned): (Vec<usize>, Vec<usize>) =
-        (0..pods.len()).filter(bound).partition(|&at| pods[at].is_down(ground.options, ground.now));
+    let bound = active.filter_map(|(at, site)| site.place.map(|place| (at, site, place)));
+    let (down, mut planned): (Vec<_>, Vec<_>) = bound.partition(|(_, site, _)| site.pod.is_down(options, now));
     // Kubernetes' own preference decides between equals, the youngest first, and then what is the same every time.
-    planned.sort_by(|&one, &other| {
-        let key = |at: usize| (std::cmp::Reverse(pods[at].created), &pods[at].uid);
-        key(one).cmp(&key(other))
-    });
-    let node = |at: usize| -> Option<&NodeFacts> { ground.nodes.get(pods[at].node.as_deref()?) };
-    let domains = |at: usize| -> Vec<Option<&str>> {
-        levels.iter().map(|(key, _)| node(at)?.topology.get(*key).map(|value| &**value)).collect()
-    };
-    let standing = |at: usize| pods[at].standing.written();
-    let tall = planned.iter().filter(|&&at| standing(at).is_some_and(code::is_tall)).count();
-    let code = Code::of(highest_pile(planned.iter().map(|&at| domains(at))), tall * 2 > planned.len());
-    let steered: Vec<_> = pods.iter().map(|pod| is_ours_to_steer(pod, ground)).collect();
+    planned.sort_by_key(|(_, site, _)| (Reverse(site.pod.created), &site.pod.uid));
+    let domains: Vec<Vec<Option<&str>>> =
+        planned.iter().map(|(_, site, _)| levels.iter().map(|(key, _)| site.domain(key)).collect()).collect();
+
+    let standing = |site: &Site<'_>| site.pod.standing.written();
+    let tall = planned.iter().filter(|(_, site, _)| standing(site).is_some_and(code::is_tall)).count();
+    let code = Code::of(highest_pile(&domains), tall * 2 > planned.len());
+    let tier = |site: &Site<'_>| standing(site).and_then(|value| code.tier(value));
     let members: Vec<Member<'_>> = planned
         .iter()
-        .map(|&at| {
-            let place = pods[at].node.as_deref().map_or(Place::Waiting, |node| place(ground.ranking, node));
-            let rank = rank_of(place);
-            let tier = standing(at).and_then(|value| code.tier(value));
-            let young = pods[at].is_young(ground.options, ground.now);
-            Member { domains: domains(at), place, low: code.low(rank), young, tier, last: !steered[at] }
+        .zip(domains)
+        .map(|((_, site, place), domains)| Member {
+            domains,
+            place: *place,
+            low: code.low(place.rank()),
+            young: site.pod.is_young(options, now),
+            tier: tier(site),
+            last: !site.may_be_steered,
         })
         .collect();
     let max_skews: Vec<_> = levels.iter().map(|(_, max_skew)| *max_skew).collect();
     let tiers = spread::tiers(&members, &max_skews, code.highest());
+
+    // A pod that is down keeps its tier for when it serves again, and its value says where its node stands.
+    let down_tiers: Vec<_> = down.iter().map(|(_, site, _)| tier(site)).collect();
     // Where only the order itself keeps all constraints there are more tiers than heights.
     let top = tiers.iter().flatten().copied().max().unwrap_or(0);
     let code = if top > code.highest() { Code::Tall } else { code };
-    for ((&at, member), tier) in planned.iter().zip(&members).zip(tiers) {
-        values[at] = tier.filter(|_| steered[at]).map(|tier| code.encode(tier, rank_of(member.place)));
-    }
-    // It keeps its tier for when it serves again, and its value says where its node stands.
-    for at in down {
-        let tier = standing(at).and_then(|value| code.tier(value));
-        let place = pods[at].node.as_deref().map_or(Place::Waiting, |node| place(ground.ranking, node));
-        values[at] = tier.filter(|_| steered[at]).map(|tier| code.encode(tier, rank_of(place)));
-    }
-}
-
-fn place(ranking: &Ranking, node: &str) -> Place {
-    match ranking.verdict(node) {
-        Some(Verdict::Ranked(ranked)) => Place::Ranked(ranked.rank),
-        Some(Verdict::Protected(_)) => Place::Protected,
-        Some(Verdict::Waiting { .. }) | None => Place::Waiting,
-    }
-}
-
-fn rank_of(place: Place) -> i32 {
-    match place {
-        Place::Ranked(rank) => rank,
-        Place::Waiting | Place::Protected => 0,
+    for ((at, site, place), tier) in planned.into_iter().zip(tiers).chain(down.into_iter().zip(down_tiers)) {
+        values[at] = tier.filter(|_| site.may_be_steered).map(|tier| code.encode(tier, place.rank()));
     }
 }
 
 /// How many pods lie in the fullest domain of the first constraint.
-fn highest_pile<'a>(domains: impl Iterator<Item = Vec<Option<&'a str>>>) -> u32 {
-    let mut first: Vec<Option<&str>> = domains.map(|domains| domains.first().copied().flatten()).collect();
+fn highest_pile(domains: &[Vec<Option<&str>>]) -> u32 {
+    let mut first: Vec<Option<&str>> = domains.iter().map(|domains| domains.first().copied().flatten()).collect();
     first.sort_unstable();
     first.chunk_by(PartialEq::eq).map(|pile| pile.len() as u32).max().unwrap_or(0)
 }

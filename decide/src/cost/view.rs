@@ -324,6 +324,57 @@ mod tests {
     }
 
     #[test]
+    fn a_write_is_asked_for_where_ownership_has_something_to_say() {
+        let theirs = |replaced| Standing::Theirs { value: 7, replaced };
+        let table = [
+            (Standing::Absent, None, false),
+            (Standing::Absent, Some(-7), true),
+            (Standing::Ours(-7), Some(-7), false),
+            (Standing::Ours(-7), Some(-8), true),
+            (Standing::Ours(-7), None, true),
+            (Standing::Stripped(-7), Some(-7), true),
+            (Standing::Stripped(-7), None, true),
+            (theirs(true), Some(-7), true),
+            (theirs(false), Some(-7), false),
+            (Standing::GivenUp, Some(-7), false),
+        ];
+        let key = Key::annotation(COST_ANNOTATION);
+        for (standing, desired, expected) in table {
+            assert_eq!(standing.asks_for_a_write(desired), expected, "{standing:?} and {desired:?}");
+            let mut record = Record::default();
+            let written = match standing {
+                Standing::Ours(value) | Standing::Stripped(value) => Some(value),
+                Standing::Theirs { replaced: true, .. } => Some(-7),
+                _ => None,
+            };
+            if let Some(value) = written {
+                record.insert(key.clone(), value.to_string());
+            }
+            if standing == Standing::GivenUp {
+                record = Record::parse(Some(r#"{"controller.kubernetes.io/pod-deletion-cost":null}"#));
+            }
+            let present = matches!(standing, Standing::Ours(_) | Standing::Theirs { .. });
+            let present = present.then(|| (key.clone(), standing.effective().to_string())).into_iter().collect();
+            let desired = BTreeMap::from([(key.clone(), desired.map(|value| value.to_string()))]);
+            let mut removals = ownership::Removals::default();
+            let outcome = ownership::reconcile(&record, &present, &desired, &mut removals, Timestamp::UNIX_EPOCH);
+            assert_eq!(!outcome.changes.is_empty() || outcome.record != record, expected, "{standing:?}");
+        }
+    }
+
+    #[test]
+    fn all_that_came_within_five_minutes_cease_to_be_young_at_once() {
+        use crate::testing::after;
+        let options = Options::default();
+        let came = |at: i64| CostPod { created: after(at), ..crate::cost::testing::pod("web-1", "web", "n1") };
+        // The tests begin on the hour.
+        for (created, until) in [(0, 600), (1, 600), (299, 600), (300, 900)] {
+            assert!(came(created).is_young(&options, after(until - 1)), "{created}");
+            assert!(!came(created).is_young(&options, after(until)), "{created}");
+        }
+    }
+
+    #[test]
     fn a_pod_of_the_lowest_priority_is_a_pod_to_karpenter_and_one_lower_might_not_be() {
         let share = |priority: i32| i64::from(1 << 27) - i64::from(BOUND) + 4 * i64::from(priority);
         assert!(share(LOWEST_PRIORITY) > 0);

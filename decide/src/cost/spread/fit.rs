@@ -1,6 +1,7 @@
 //! Keeping the tiers that stand, and fitting in those that are missing.
 
 use std::cmp::Reverse;
+use std::ops::RangeInclusive;
 
 use super::Problem;
 
@@ -8,7 +9,8 @@ use super::Problem;
 const TRIES: usize = 16;
 
 /// Keeps what stands, but for pods whose tier is missing or puts them in the wrong place within their domain: these are
-/// fitted in, or put on top of it while they are young. Absent where that cannot be done, or is more than half of the work of numbering all anew.
+/// fitted in, or put on top of it while they are young. Absent where that cannot be done, or is more than half of the
+/// work of numbering all anew.
 pub(super) fn keep(problem: &Problem, standing: &[Option<u32>], highest: u32) -> Option<Vec<u32>> {
     let mut tiers = in_place(problem, standing);
     let mut missing: Vec<usize> = (0..tiers.len()).filter(|&at| tiers[at].is_none()).collect();
@@ -116,11 +118,14 @@ fn on_top(problem: &Problem, tiers: &[Option<u32>], at: usize, highest: u32) -> 
     nearest(tiers.iter().copied().max().unwrap_or(1)..=highest, tiers.len() as u32 + 1)
 }
 
-/// The tiers of a range that are nearest to a height.
-fn nearest(range: std::ops::RangeInclusive<u32>, height: u32) -> Vec<u32> {
-    let (low, high) = (*range.start(), *range.end());
-    let reach = TRIES as u32;
-    let mut tiers: Vec<u32> = (low.max(height.saturating_sub(reach))..=high.min(height.max(low) + reach)).collect();
+/// The tiers of a range that are nearest to a height, the nearest first.
+pub(super) fn nearest(range: RangeInclusive<u32>, height: u32) -> Vec<u32> {
+    let (low, high) = range.into_inner();
+    if low > high {
+        return Vec::new();
+    }
+    let (middle, reach) = (height.clamp(low, high), TRIES as u32);
+    let mut tiers: Vec<u32> = (low.max(middle.saturating_sub(reach))..=high.min(middle + reach)).collect();
     tiers.sort_by_key(|tier| (tier.abs_diff(height), *tier));
     tiers.truncate(TRIES);
     tiers

@@ -26,6 +26,8 @@
 
 mod fit;
 mod plan;
+#[cfg(test)]
+mod tests;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -56,6 +58,16 @@ pub(super) enum Place {
     Waiting,
     /// It is not to be emptied.
     Protected,
+}
+
+impl Place {
+    /// The rank, or 0.
+    pub(super) fn rank(self) -> i32 {
+        match self {
+            Self::Ranked(rank) => rank,
+            Self::Waiting | Self::Protected => 0,
+        }
+    }
 }
 
 /// The pods of a ReplicaSet in numbers.

@@ -197,6 +197,15 @@ fn no_more_nodes_are_ranked_than_may_be_and_the_emptiest_are() {
 }
 
 #[test]
+fn empty_nodes_take_only_places_that_are_free() {
+    let mut world = cluster(&[0, 4, 3, 0, 0]);
+    world.options.max_nodes = 3;
+    assert_eq!(world.clone().settled().order(), ["a1", "a3", "a2"]);
+    world.options.max_nodes = 1;
+    assert_eq!(world.settled().order(), ["a3"]);
+}
+
+#[test]
 fn a_ranked_node_that_becomes_protected_costs_its_own_pods_only() {
     let mut world = cluster(&[30; 100]).settled();
     assert_eq!(world.order().len(), 50);

@@ -165,6 +165,49 @@ fn on_a_protected_node_only_the_tier_is_written() {
 }
 
 #[test]
+fn on_a_node_that_is_left_to_another_controller_nothing_is_written() {
+    let pods = [("a1", 2), ("a2", 2), ("b1", 2)];
+    let mut world = World::of(&[("a", 2), ("b", 1)]).with(spread("web", 6), &pods).settled();
+    world.node("a1").stood_down = true;
+    world.pass();
+    assert_eq!(world.values("web", "a1"), [0; 0]);
+    assert_eq!(world.values("web", "a2").len(), 2);
+}
+
+#[test]
+fn constraints_that_no_heights_keep_are_kept_by_the_order_itself() {
+    for pods in [[("a1", 2), ("a2", 1), ("b1", 1), ("b2", 1)], [("a1", 1), ("a2", 2), ("b1", 2), ("b2", 1)]] {
+        let both = SetView { constraints: vec![over(ZONE, 1), over(HOSTNAME, 1)], ..set("web", 6) };
+        let world = World::of(&[("a", 2), ("b", 2)]).with(both, &pods).settled();
+        for key in [ZONE, HOSTNAME] {
+            let skews = world.skews("web", key, &world.removal("web"));
+            assert!(skews.iter().all(|skew| *skew <= 1), "{key}: {skews:?}");
+        }
+    }
+}
+
+#[test]
+fn among_pods_of_one_node_the_youngest_goes_first() {
+    let mut world = World::of(&[("a", 1), ("b", 1)]).with(spread("web", 4), &[("a1", 3), ("b1", 1)]);
+    world.pods[1].created = after(-1000);
+    world.pods[2].created = after(-2000);
+    let world = world.settled();
+    let first: Vec<_> = world.removal("web").into_iter().filter(|at| *at < 3).collect();
+    assert_eq!(first, [1, 2, 0]);
+}
+
+#[test]
+fn a_pod_that_is_on_its_way_out_is_not_written_to() {
+    let mut world = World::of(&[("a", 2)]).with(set("web", 4), &[("a1", 2), ("a2", 2)]).settled();
+    world.pods[0].terminating = true;
+    world.pods[0].standing = Standing::Stripped(-9);
+    world.pods[1].phase = PodPhase::Failed;
+    world.pods[1].standing = Standing::Theirs { value: -9, replaced: true };
+    world.sets[0].stood_down = true;
+    assert_eq!(world.look().writes, [2, 3]);
+}
+
+#[test]
 fn ours_end_where_taking_more_would_leave_a_zone_behind() {
     let mut world =
         World::of(&[("a", 1), ("b", 1), ("c", 1)]).with(spread("web", 9), &[("a1", 3), ("b1", 3), ("c1", 3)]);
