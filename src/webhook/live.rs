@@ -33,6 +33,7 @@ const UNFINISHED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 pub struct LiveReader {
     client: Client,
     resources: Resources,
+    timeout: Duration,
 }
 
 /// What was read.
@@ -58,16 +59,22 @@ impl LiveFacts {
 impl LiveReader {
     /// A reader with this client.
     pub fn new(client: Client, resources: Resources) -> Self {
-        Self { client, resources }
+        Self { client, resources, timeout: TIMEOUT }
+    }
+
+    /// A reader that waits for longer than any test lasts: how fast an answer comes is not what they are about.
+    #[cfg(test)]
+    pub(super) fn patient(self) -> Self {
+        Self { timeout: Duration::from_hours(1), ..self }
     }
 
     /// Reads what the state of this pod depends on; else what is in the way.
     pub async fn read(&self, rule: &Rule, pod: &BusyPod, now: Timestamp) -> Result<LiveFacts, String> {
         let read = async { tokio::try_join!(self.pod(rule, pod, now), self.owner(rule, pod), self.linked(rule, pod)) };
-        match tokio::time::timeout(TIMEOUT, read).await {
+        match tokio::time::timeout(self.timeout, read).await {
             Ok(Ok((pod, owner, linked))) => Ok(LiveFacts { pod, owner, linked }),
             Ok(Err(error)) => Err(describe(&error)),
-            Err(_) => Err(format!("the API server did not answer within {} ms", TIMEOUT.as_millis())),
+            Err(_) => Err(format!("the API server did not answer within {} ms", self.timeout.as_millis())),
         }
     }
 

@@ -123,7 +123,7 @@ async fn ruled_with(more: &str, api: Option<&ApiServer>, set_up: impl FnOnce(&mu
     let live = match api {
         Some(api) => {
             let kinds = [("ci.example", "Runner"), ("ci.example", "Pool"), ("apps", "Set")];
-            Some(LiveReader::new(api.client.clone(), api.resources(&kinds).await))
+            Some(LiveReader::new(api.client.clone(), api.resources(&kinds).await).patient())
         }
         None => None,
     };

@@ -42,7 +42,6 @@ async fn an_idle_pod_is_looked_at_once_more_before_it_goes() {
         ),
         ("its owner cannot be read", RUNNER, vec![(OWNER, failed.clone()), none()], "Hold PodStateUnknown"),
         ("linked pods may not be read", RUNNER, vec![online(), (LINKED, refused)], "Hold PodStateUnknown"),
-        ("the API server is silent", RUNNER, vec![(OWNER, Reply::Silence), none()], "Hold PodStateUnknown"),
         ("two hops away all is idle", MEMBER, vec![leads(), (POOL, Reply::Json(pool(false)))], "Allow Idle"),
         ("two hops away there is work", MEMBER, vec![leads(), (POOL, Reply::Json(pool(true)))], "Hold PodBusy"),
         ("what leads to its owner is gone", MEMBER, vec![(POOL, Reply::Json(pool(false)))], "Hold PodStateUnknown"),
@@ -76,20 +75,23 @@ async fn an_idle_pod_is_looked_at_once_more_before_it_goes() {
 
 #[tokio::test]
 async fn why_a_pod_cannot_be_looked_at_is_told_to_who_evicts_it() {
-    let silent = [(OWNER, Reply::Silence), (LINKED, list(&[]))];
-    let failing = [(OWNER, Reply::Status(500, "etcdserver: request timed out")), (LINKED, list(&[]))];
-    for (answers, why) in [(silent, "did not answer within 700 ms"), (failing, "etcdserver: request timed out")] {
-        let api = api(&answers).await;
-        let webhook = ruled(Some(&api)).await;
+    let failing = (OWNER, Reply::Status(500, "etcdserver: request timed out"));
+    let (failing, silent) =
+        (api(&[failing, (LINKED, list(&[]))]).await, api(&[(OWNER, Reply::Silence), (LINKED, list(&[]))]).await);
+    let kinds = [("ci.example", "Runner")];
+    let impatient = LiveReader::new(silent.client.clone(), silent.resources(&kinds).await);
+    let table = [
+        (ruled(Some(&failing)).await, "etcdserver: request timed out"),
+        (ruled(None).await, "there is no API server to ask"),
+        (ruled_with("", None, |handlers| handlers.live = Some(impatient)).await, "did not answer within 700 ms"),
+    ];
+    for (mut webhook, why) in table {
         webhook.knows_idle(RUNNER);
-        let (_, response) = webhook.evict(EVICTION).await;
+        let (counted, response) = webhook.evict(EVICTION).await;
+        assert_eq!(counted, "Hold PodStateUnknown", "{why}");
         assert!(message(&response).contains(why) && message(&response).contains("counts as busy"), "{response}");
+        assert_eq!(webhook.recorded(), [("Busy", "Runner.ci.example r r-1".into())], "{why}");
     }
-    let webhook = ruled(None).await;
-    webhook.knows_idle(RUNNER);
-    let (counted, response) = webhook.evict(EVICTION).await;
-    assert_eq!(counted, "Hold PodStateUnknown");
-    assert!(message(&response).contains("there is no API server to ask"), "{response}");
 }
 
 #[tokio::test]
