@@ -172,3 +172,36 @@ fn on_signal() -> std::io::Result<CancellationToken> {
     });
     Ok(token)
 }
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::metrics::gauge::Gauge;
+
+    use super::*;
+
+    #[test]
+    fn a_server_is_ready_without_what_cannot_be_seen_but_not_without_what_is_only_late() {
+        let health = || Health::new("objects", Gauge::default());
+        let (cache, governing, late, denied) = (health(), health(), health(), health());
+        let asked = vec![vec![late.clone()], vec![denied.clone()]];
+        let rule_health = RuleHealth { pods: vec![governing.clone()], asked };
+        let terminate = CancellationToken::new();
+        let conditions = conditions(&terminate, vec![cache.clone()], &rule_health);
+        let missing = || conditions.iter().filter(|(_, condition)| condition().is_err()).count();
+        assert_eq!(missing(), 4);
+        for health in [&cache, &governing, &late, &denied] {
+            health.note("connection refused", false);
+        }
+        assert_eq!(missing(), 4, "trouble that may pass by itself");
+        for health in [&cache, &governing, &denied] {
+            health.note("missing right", true);
+        }
+        assert_eq!(missing(), 3, "one rule's is known to last, the others' would blind every rule");
+        for health in [&cache, &governing, &late] {
+            health.absent();
+        }
+        assert_eq!(missing(), 0);
+        terminate.cancel();
+        assert_eq!(missing(), 1, "shutting down");
+    }
+}
