@@ -1,10 +1,10 @@
 //! What Belay promises of spread, on the order in which Kubernetes itself takes pods.
 //!
-//! Each case is a ReplicaSet over some zones with a life behind it: it was valued, scaled, bound to nodes that came, and
-//! had nodes change. The last question is in which order Kubernetes would now take its pods. For every prefix, the skew
-//! of each constraint is at most what it was or `maxSkew`. Pods that do not serve go first, whatever their value, so what
-//! it was is what it is once those that have been down for long are gone, and each that is starting may add one. Where a
-//! pod carries somebody else's value, the promise ends with ours.
+//! Each case is a ReplicaSet over some zones with a life behind it: it was valued, scaled, bound to nodes that came,
+//! and had nodes change. The last question is in which order Kubernetes would now take its pods. For every prefix, the
+//! skew of each constraint is at most what it was or `maxSkew`. Pods that do not serve go first, whatever their value,
+//! so what it was is what it is once those that have been down for long are gone, and each that is starting may add
+//! one. Where a pod carries somebody else's value, the promise ends with ours.
 
 use std::collections::{BTreeMap, BTreeSet};
 

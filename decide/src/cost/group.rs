@@ -76,8 +76,8 @@ impl Occupancy {
         occupancy
     }
 
-    /// The rank that the node has, and how many values of ours on its pods say so. While its values are being written some
-    /// still say the old one: then it has that of the most, of as many the highest.
+    /// The rank that the node has, and how many values of ours on its pods say so. While its values are being written
+    /// some still say the old one: then it has that of the most, of as many the highest.
     pub(super) fn standing_rank(&self) -> Option<(i32, u32)> {
         self.votes.iter().copied().max_by_key(|(_, count)| *count)
     }

@@ -8,14 +8,14 @@
 //! 2. [`rank`] sorts nodes into groups and gives those that ought to empty a *rank*, a negative number.
 //! 3. [`desired`] gives each pod of one ReplicaSet its value, and [`at_bind`] the value of a pod that is about to land.
 //!
-//! [`pass`] does all three for a whole cluster. A pod of a workload that says nothing about spread gets its node's rank.
-//! Where pods are to be spread, the value is a *tier* and the rank within it: the tier takes from the over-full domain
-//! first, the rank decides which of a domain's pods that is ([`spread`](mod@spread) says how, and where it cannot).
+//! [`pass()`] does all three for a whole cluster. A pod of a workload that says nothing about spread gets its node's
+//! rank. Where pods are to be spread, the value is a *tier* and the rank within it: the tier takes from the over-full
+//! domain first, the rank decides which of a domain's pods that is (the module `spread` says how, and where it cannot).
 //!
 //! **What is remembered.** Nothing that the cluster does not show. A node's rank stands in the values of its pods, so
-//! [`rank`] reads the last ranks back from there, and a value that still does its work stays. A controller that restarts,
-//! another replica and the webhook thus come to the same numbers, and an unchanged cluster writes nothing. A node on which
-//! no value of ours stands has no last rank, and needs none.
+//! [`rank`] reads the last ranks back from there, and a value that still does its work stays. A controller that
+//! restarts, another replica and the webhook thus come to the same numbers, and an unchanged cluster writes nothing. A
+//! node on which no value of ours stands has no last rank, and needs none.
 //!
 //! **How large a value may be.** Karpenter reads the annotation back: a pod's share in the cost of disrupting a node is
 //! `1 + value / 2^27 + priority / 2^25`, and a node whose shares come to nothing counts as empty and is deleted without
@@ -48,5 +48,6 @@ pub use view::{Constraint, CostPod, Keep, NodeFacts, Options, PodHold, Readiness
 /// The annotation that a ReplicaSet's scale-down reads.
 pub const COST_ANNOTATION: &str = "controller.kubernetes.io/pod-deletion-cost";
 
-/// No value of ours is further from nothing than this. See the module's words on Karpenter: at 2^27 a pod would be free.
+/// No value of ours is further from nothing than this. See the module's words on Karpenter: at 2^27 a pod would be
+/// free.
 pub const BOUND: i32 = 1 << 20;

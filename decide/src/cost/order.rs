@@ -5,8 +5,8 @@
 //!
 //! - **A ranked node stays ranked** until it is empty or may not be ranked any more. A place that becomes free is given
 //!   away at once only to a node that is clearly emptier than the fullest of those ranked, or that is going anyway; the
-//!   others wait until a fifth of the places is free. So one node's change is not two nodes' writes. Only a node that is
-//!   clearly fuller than one without a place loses its own.
+//!   others wait until a fifth of the places is free. So one node's change is not two nodes' writes. Only a node that
+//!   is clearly fuller than one without a place loses its own.
 //! - **A ranked node keeps its place** as long as it is not clearly fuller than one behind it. Of those that are out of
 //!   place as few as possible move, and of as many the ones with fewer pods.
 //!
@@ -137,8 +137,8 @@ pub(super) fn arrange<'a>(chosen: &[Candidate<'a>]) -> Vec<Candidate<'a>> {
 /// Which of the nodes, given in their present order, keep their places: the heaviest choice in which none is clearly
 /// fuller than one behind it, where a node weighs one and then its pods.
 ///
-/// A choice is sound where each node's `most` reaches the highest `least` before it. So the best weight is kept for each
-/// such highest `least`, and every node either is left out, or adds to those that it reaches.
+/// A choice is sound where each node's `most` reaches the highest `least` before it. So the best weight is kept for
+/// each such highest `least`, and every node either is left out, or adds to those that it reaches.
 fn staying(ranked: &[Candidate<'_>]) -> Vec<bool> {
     let mut levels: Vec<_> = ranked.iter().map(Candidate::least).collect();
     levels.sort_unstable();

@@ -114,8 +114,8 @@ impl Ranking {
     }
 }
 
-/// Ranks the nodes of a cluster. The ranks that they have are read from the values on their pods: see the module's words
-/// on what is remembered.
+/// Ranks the nodes of a cluster. The ranks that they have are read from the values on their pods: see the module's
+/// words on what is remembered.
 pub fn rank(nodes: &Nodes, occupancies: &Occupancies, options: &Options, now: Timestamp) -> Ranking {
     let nothing = Occupancy::default();
     let mut verdicts = Vec::with_capacity(nodes.len());

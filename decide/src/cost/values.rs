@@ -119,8 +119,8 @@ impl<'a> Site<'a> {
     }
 }
 
-/// The constraints that removals have to keep, of those whose domains the nodes of the pods know; those over single nodes
-/// last, as the others are to be level first.
+/// The constraints that removals have to keep, of those whose domains the nodes of the pods know; those over single
+/// nodes last, as the others are to be level first.
 ///
 /// One that is only wished for (`ScheduleAnyway`) is kept like a hard one, unless its domains are nodes: to keep nodes
 /// level is never to empty one, and the workload allows that.

@@ -261,8 +261,8 @@ impl CostPod {
     }
 }
 
-/// Reads a value as Kubernetes does (`pkg/apis/core/helper`, `GetDeletionCostFromPodAnnotations`): 32 bits, no plus sign,
-/// no leading zero. Absent for anything else, which then counts as 0.
+/// Reads a value as Kubernetes does (`pkg/apis/core/helper`, `GetDeletionCostFromPodAnnotations`): 32 bits, no plus
+/// sign, no leading zero. Absent for anything else, which then counts as 0.
 pub fn parse_cost(text: &str) -> Option<i32> {
     let plain = match text.as_bytes() {
         [b'0'] | [b'1'..=b'9', ..] => true,

@@ -50,8 +50,8 @@ fn in_place(problem: &Problem, standing: &[Option<u32>]) -> Vec<Option<u32>> {
         }
     }
     for mut cell in cells {
-        // Pods of one turn but of different places have to be told apart by their tiers: the later place comes first, so
-        // that not both stay.
+        // Pods of one turn but of different places have to be told apart by their tiers: the later place comes first,
+        // so that not both stay.
         cell.sort_by_key(|&at| (problem.turn(at, standing[at]), Reverse(problem.places[at])));
         for at in longest(&cell, |&at| problem.places[at]) {
             tiers[at] = standing[at];

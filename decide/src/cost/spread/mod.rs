@@ -7,16 +7,16 @@
 //! node without a rank comes after all that have one, and a protected node last of all.
 //!
 //! **What stands stays if it is sound.** Numbering heights anew for every change would rewrite whole ReplicaSets, so
-//! the tiers that stand on pods are tested instead ([`Problem::is_sound`]), and only pods without a tier, or whose place
-//! in their domain is wrong, get one that fits. A pod that is about to be bound is such a pod.
+//! the tiers that stand on pods are tested instead ([`Problem::is_sound`]), and only pods without a tier, or whose
+//! place in their domain is wrong, get one that fits. A pod that is about to be bound is such a pod.
 //!
 //! **Where a change cannot be kept to one node's pods.** A pod that is to go *after* others of its domain makes these
 //! higher by one. With `maxSkew: 1` the domains have to take turns, so unless it can share a tier with one of them,
 //! those that go before it must be raised: pods of that ReplicaSet in that domain on nodes that ought to empty sooner.
 //! Likewise when a node moves past another of its zone. So that not each new pod raises others, one that does not fit
 //! in goes on top of its domain, which is sound as well and what Kubernetes would take first too; all that came within
-//! the same five to ten minutes ([`Options::settle`](super::Options)) then take their places together. If raising is not
-//! enough, as with constraints over two kinds of domain at once, all of the ReplicaSet is numbered anew.
+//! the same five to ten minutes ([`Options::settle`](super::Options)) then take their places together. If raising is
+//! not enough, as with constraints over two kinds of domain at once, all of the ReplicaSet is numbered anew.
 //!
 //! **Where no value helps.** Pods that carry somebody else's value of 0 or above, or may have none, go after all of
 //! ours. Ours end where taking more would leave those behind with a skew beyond `maxSkew`: from there on Kubernetes
@@ -74,8 +74,8 @@ impl Place {
 struct Problem {
     /// `maxSkew` of each constraint, with how many domains it has.
     constraints: Vec<(usize, usize)>,
-    /// For each pod its domain in each constraint: by number, those without the label in one domain of their own that no
-    /// constraint speaks of.
+    /// For each pod its domain in each constraint: by number, those without the label in one domain of their own that
+    /// no constraint speaks of.
     domains: Vec<Vec<usize>>,
     /// For each pod its cell: pods of one cell are in the same domain for each constraint.
     cells: Vec<usize>,
@@ -174,12 +174,12 @@ fn is_level(columns: &[Vec<Turn>], max_skew: usize) -> bool {
     })
 }
 
-/// The tier of each pod; absent for one that goes last. `highest` is the highest tier that may be used while what stands
-/// is kept.
+/// The tier of each pod; absent for one that goes last. `highest` is the highest tier that may be used while what
+/// stands is kept.
 ///
-/// Where nothing else decides, the first of `members` go first: callers put the youngest there, as Kubernetes does, which
-/// also lets a pod that comes go on top of its domain without moving others. The first of the constraints is the one
-/// whose domains are kept level first.
+/// Where nothing else decides, the first of `members` go first: callers put the youngest there, as Kubernetes does,
+/// which also lets a pod that comes go on top of its domain without moving others. The first of the constraints is the
+/// one whose domains are kept level first.
 pub(super) fn tiers(members: &[Member<'_>], max_skews: &[i32], highest: u32) -> Vec<Option<u32>> {
     let problem = Problem::of(members, max_skews);
     let standing: Vec<Option<u32>> = members.iter().map(|member| member.tier).collect();
