@@ -201,8 +201,12 @@ fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::E
 impl Config {
     /// Reads the file.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
-        Self::parse(path, &text)
+        Self::parse(path, &Self::read(path)?)
+    }
+
+    /// Reads the file's text.
+    pub fn read(path: &Path) -> Result<String, ConfigError> {
+        std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })
     }
 
     /// Reads the text of the file at `path`.

@@ -52,12 +52,19 @@ pub async fn follow(
     stop: CancellationToken,
 ) {
     let mut reported: Option<String> = None;
+    // What was read last: the same text need not be understood again, nor its expressions compiled.
+    let mut seen: Option<String> = None;
     loop {
         tokio::select! {
             () = tokio::time::sleep(POLL) => {}
             () = stop.cancelled() => return,
         }
-        match Config::load(&path) {
+        let read = Config::read(&path);
+        if read.as_ref().ok().is_some_and(|text| seen.as_ref() == Some(text)) {
+            continue;
+        }
+        seen = read.as_ref().ok().cloned();
+        match read.and_then(|text| Config::parse(&path, &text)) {
             Ok(config) if config == current => reported = None,
             Ok(config) => {
                 settings.store(Arc::new(Settings::of(&config, &own_namespace)));
