@@ -10,7 +10,6 @@ mod tests;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use belay_decide::action::ObjectRef;
 use belay_decide::busy::hints;
 use belay_decide::ownership::{Key, MANAGED_ANNOTATION, Record, release};
 use clap::Args;
@@ -24,7 +23,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
 use super::LogArgs;
-use crate::cluster::apply::{ApplyError, FIELD_MANAGER, bounded, pod_patch};
+use crate::cluster::apply::{ApplyError, FIELD_MANAGER, bounded, object_ref, patch_pod};
 use crate::cluster::client;
 use crate::rate::TokenBucket;
 
@@ -207,22 +206,14 @@ async fn pass(client: &Client, rate: Option<&TokenBucket>) -> anyhow::Result<Pas
         for pod in &pods.items {
             let Some(changes) = undo(&pod.metadata) else { continue };
             pass.found += 1;
-            let object = ObjectRef {
-                namespace: pod.namespace().unwrap_or_default(),
-                name: pod.name_any(),
-                uid: pod.uid().unwrap_or_default(),
-                resource_version: pod.resource_version().unwrap_or_default(),
-            };
+            let object = object_ref(&pod.metadata);
             let name = format!("Pod {}/{}", object.namespace, object.name);
             let Some(rate) = rate else {
                 println!("{name}: {}", changes.keys().map(Key::name).collect::<Vec<_>>().join(", "));
                 continue;
             };
             rate.take().await;
-            let api: Api<Pod> = Api::namespaced(client.clone(), &object.namespace);
-            let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-            let patch = Patch::Merge(pod_patch(&object, &changes));
-            match bounded(name, api.patch_metadata(&object.name, &params, &patch)).await {
+            match bounded(name, patch_pod(client, &object, &changes)).await {
                 Ok(_) => pass.cleaned += 1,
                 // Met again in the next pass.
                 Err(error) if error.is_benign() || matches!(error, ApplyError::Unreachable { .. }) => {

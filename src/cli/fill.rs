@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use belay_decide::busy::Rule;
-use belay_decide::hold::HoldView;
+use belay_decide::hold::{HoldView, Rules};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::DynamicObject;
@@ -62,14 +62,10 @@ pub(super) fn fill_busy(
     index: &Index,
     resources: &Resources,
     selects: &Arc<Vec<Selects>>,
-    excluded: &[String],
+    rules: &Rules,
 ) -> RuleHealth {
     let pods: Api<DynamicObject> = Api::all_with(watches.client.clone(), &ApiResource::erase::<Pod>(&()));
-    let asked = |rule: &Rule| {
-        let owner = rule.spec.owner.iter().flat_map(|owner| owner.through.iter().chain([&owner.kind]));
-        owner.cloned().collect::<Vec<_>>()
-    };
-    let kinds: BTreeSet<_> = index.rules().iter().flat_map(asked).collect();
+    let kinds: BTreeSet<_> = index.rules().iter().flat_map(Rule::asked_kinds).cloned().collect();
     let owners: BTreeMap<_, _> = kinds
         .into_iter()
         .map(|kind| {
@@ -82,8 +78,8 @@ pub(super) fn fill_busy(
         labels.into_iter().map(|label| (label.clone(), watch_linked(watches, index, &pods, &label))).collect();
     let mut health = RuleHealth::default();
     for (number, (rule, select)) in index.rules().iter().zip(selects.iter()).enumerate() {
-        health.pods.push(watch_rule(watches, index, &pods, number, &rule.spec.name, select, excluded));
-        let of_rule = asked(rule).into_iter().filter_map(|kind| owners.get(&kind));
+        health.pods.push(watch_rule(watches, index, &pods, number, &rule.spec.name, select, rules));
+        let of_rule = rule.asked_kinds().filter_map(|kind| owners.get(kind));
         let of_rule = of_rule.chain(rule.spec.linked_label.as_ref().and_then(|label| linked.get(label)));
         health.asked.push(of_rule.cloned().collect());
     }
@@ -98,12 +94,12 @@ fn watch_rule(
     number: usize,
     name: &str,
     select: &Selects,
-    excluded: &[String],
+    excluding: &Rules,
 ) -> Health {
-    let (rules, select_pod, excluded) = (Arc::clone(index.rules()), select.clone(), excluded.to_vec());
+    let (rules, select_pod, excluding) = (Arc::clone(index.rules()), select.clone(), excluding.clone());
     let project = move |pod: &DynamicObject| {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        if !select_pod.covers(namespace) || excluded.iter().any(|excluded| excluded == namespace) {
+        if !select_pod.covers(namespace) || excluding.excludes(namespace) {
             return None;
         }
         Some(project_busy::pod(pod, rules.get(number)?, Clock::wall()))

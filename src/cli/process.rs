@@ -86,8 +86,7 @@ impl Process {
             Watches { client: client.clone(), tasks: tasks.clone(), metrics: metrics.clone(), stop: stop.clone() };
         let resources = Resources::default();
         let health = fill(&watches, &index, config.eviction_hold.enabled || !config.busy_hints.enabled);
-        let excluded = config.rules(&args.namespace).excluded_namespaces;
-        let rule_health = fill_busy(&watches, &index, &resources, &selects, &excluded);
+        let rule_health = fill_busy(&watches, &index, &resources, &selects, &config.rules(&args.namespace));
         let touched = index.clone();
         tasks.spawn(
             "configuration",

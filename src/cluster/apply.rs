@@ -250,10 +250,7 @@ impl Applier {
         pod: &ObjectRef,
         changes: &BTreeMap<Key, Option<String>>,
     ) -> kube::Result<Option<Superseded>> {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        let written = api.patch_metadata(&pod.name, &params, &Patch::Merge(pod_patch(pod, changes))).await?;
-        Ok(Superseded::by(pod, &written.metadata))
+        Ok(Superseded::by(pod, &patch_pod(&self.client, pod, changes).await?))
     }
 
     /// An owner that is gone, or is another one by now, needs no deleting.
@@ -368,8 +365,31 @@ fn template_patch(deployment: &ObjectRef, slot: Option<&str>, records: &[record:
     })
 }
 
+/// An object as its metadata tells it.
+pub fn object_ref(meta: &ObjectMeta) -> ObjectRef {
+    let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    ObjectRef {
+        namespace: text(&meta.namespace),
+        name: text(&meta.name),
+        uid: text(&meta.uid),
+        resource_version: text(&meta.resource_version),
+    }
+}
+
+/// Changes labels and annotations of a pod, as far as it is as it was; its metadata from then on.
+pub async fn patch_pod(
+    client: &Client,
+    pod: &ObjectRef,
+    changes: &BTreeMap<Key, Option<String>>,
+) -> kube::Result<ObjectMeta> {
+    let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    let written = api.patch_metadata(&pod.name, &params, &Patch::Merge(pod_patch(pod, changes))).await?;
+    Ok(written.metadata)
+}
+
 /// One merge patch of labels and annotations, with both preconditions.
-pub fn pod_patch(pod: &ObjectRef, changes: &BTreeMap<Key, Option<String>>) -> serde_json::Value {
+fn pod_patch(pod: &ObjectRef, changes: &BTreeMap<Key, Option<String>>) -> serde_json::Value {
     let mut labels = serde_json::Map::new();
     let mut annotations = serde_json::Map::new();
     for (key, value) in changes {

@@ -11,7 +11,9 @@ mod sinks;
 mod tests;
 mod workloads;
 
+use std::borrow::Borrow;
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::hash::Hash;
 use std::sync::Arc;
 
 use belay_decide::busy::Rule;
@@ -135,6 +137,21 @@ fn insert<V>(named: &mut Named<V>, namespace: &str, name: &str, value: V) -> Opt
         return inside.insert(name.into(), value);
     }
     named.entry(namespace.into()).or_default().insert(name.into(), value)
+}
+
+/// Takes a value out of the set of a key; no empty set is kept.
+fn forget<K, V, Q>(sets: &mut HashMap<K, BTreeSet<V>>, key: &K, value: &Q)
+where
+    K: Eq + Hash,
+    V: Borrow<Q> + Ord,
+    Q: Ord + ?Sized,
+{
+    if let Some(set) = sets.get_mut(key) {
+        set.remove(value);
+        if set.is_empty() {
+            sets.remove(key);
+        }
+    }
 }
 
 fn remove<V>(named: &mut Named<V>, namespace: &str, name: &str) -> Option<V> {

@@ -25,7 +25,8 @@ const REVISION_ANNOTATION: &str = "deployment.kubernetes.io/revision";
 /// The API server's defaults where a RollingUpdate leaves its bounds out (`pkg/apis/apps/v1/defaults.go`).
 const DEFAULT_BOUND: IntOrPercent = IntOrPercent::Percent(25);
 
-fn text(value: Option<&String>) -> Box<str> {
+/// A text of its own; empty where there is none.
+pub(super) fn text(value: Option<&String>) -> Box<str> {
     value.map(String::as_str).unwrap_or_default().into()
 }
 

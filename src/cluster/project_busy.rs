@@ -17,6 +17,7 @@ use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
 use super::index::Linked;
+use super::project::text;
 
 /// The annotation that the kubelet puts on the mirror of a static pod.
 pub const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
@@ -28,10 +29,6 @@ pub struct OwnerFields {
     pub read: Fields,
     /// Whose time of writing is wanted.
     pub job_fields: Vec<String>,
-}
-
-fn text(value: Option<&String>) -> Box<str> {
-    value.map(String::as_str).unwrap_or_default().into()
 }
 
 /// The controller of an object.

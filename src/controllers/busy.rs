@@ -7,19 +7,19 @@ mod tests;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use belay_decide::action::{Action, ObjectRef};
+use belay_decide::action::Action;
 use belay_decide::busy::reconcile::{self, Input, Memory, Plan};
 use belay_decide::busy::{Seen, State};
 use belay_decide::hold::HoldStatus;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, ResourceExt as _};
+use kube::Api;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
 use super::work::{self, RETRY, Work, Written};
-use crate::cluster::apply::{ApplyError, bounded};
+use crate::cluster::apply::{ApplyError, bounded, object_ref};
 use crate::cluster::clock::Clock;
 use crate::cluster::index::{BusyFacts, PodKey};
 use crate::cluster::project_busy;
@@ -157,18 +157,12 @@ impl Loop {
         let meta = &pod.metadata;
         // Two watches bring a pod, that of all pods and that of its rule's, and one may be ahead.
         let labels = meta.labels.clone().unwrap_or_default();
-        let excluded = self.shared.settings.load().rules.excluded_namespaces.iter().any(|one| **one == *key.namespace);
+        let excluded = self.shared.settings.load().rules.excludes(&key.namespace);
         if !excluded && self.selects.iter().any(|selects| selects.matches(&key.namespace, &labels)) {
             return now.saturating_add(RETRY).ok();
         }
-        let reference = ObjectRef {
-            namespace: key.namespace.to_string(),
-            name: key.name.to_string(),
-            uid: pod.uid().unwrap_or_default(),
-            resource_version: pod.resource_version().unwrap_or_default(),
-        };
         let managed = project_busy::managed(meta);
-        let action = reconcile::forget(&reference, managed.as_deref(), &project_busy::marks(meta))?;
+        let action = reconcile::forget(&object_ref(meta), managed.as_deref(), &project_busy::marks(meta))?;
         let sequence = [action];
         match self.shared.applier.perform(&sequence).await.1 {
             Ok(()) => self.tell(key, &sequence),

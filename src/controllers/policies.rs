@@ -89,8 +89,7 @@ impl Loop {
     async fn namespace(&self, namespace: &str) -> bool {
         let settings = self.shared.settings.load();
         let now = Clock::wall();
-        let excluded =
-            !settings.hold_enabled || settings.rules.excluded_namespaces.iter().any(|name| name == namespace);
+        let excluded = !settings.hold_enabled || settings.rules.excludes(namespace);
         let updates =
             self.shared.index.policies(namespace, &settings.default_policy, |state| desired(state, excluded, now));
         let mut whole = true;

@@ -6,11 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use belay_decide::busy::{Seen, create};
 use belay_decide::ownership::Key;
+use belay_decide::steer::Add;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::DynamicObject;
 use serde_json::json;
 
 use super::Handlers;
+use super::pods::encode;
 use super::review::{Answer, Request};
 use crate::cluster::project_busy;
 
@@ -24,7 +26,7 @@ pub fn answer(handlers: &Handlers, request: &Request<'_>) -> Answer {
     if request.dry_run != Some(true) {
         handlers.metrics.stamped();
     }
-    Answer { patch: patch(&pod.metadata, &adds), ..Answer::default() }
+    Answer { patch: encode(&patch(&pod.metadata, &adds)), ..Answer::default() }
 }
 
 /// The pod, with its namespace. What has no name, nor one to be made up, is none.
@@ -40,7 +42,7 @@ fn read(request: &Request<'_>) -> Option<DynamicObject> {
 
 fn stamp(handlers: &Handlers, pod: &DynamicObject) -> Option<BTreeMap<Key, String>> {
     let namespace = pod.metadata.namespace.as_ref()?;
-    if handlers.settings.load().rules.excluded_namespaces.contains(namespace) {
+    if handlers.settings.load().rules.excludes(namespace) {
         return None;
     }
     let none = BTreeMap::new();
@@ -64,22 +66,19 @@ fn has_room(meta: &ObjectMeta) -> bool {
     annotations.map(|(key, value)| key.len() + value.len()).sum::<usize>() <= ROOM_FOR_ANNOTATIONS
 }
 
-/// JSON Patch operations; the maps are made where they are absent or null.
-fn patch(meta: &ObjectMeta, adds: &BTreeMap<Key, String>) -> Option<Vec<u8>> {
+/// What to add; the maps are made where they are absent or null.
+fn patch(meta: &ObjectMeta, marks: &BTreeMap<Key, String>) -> Vec<Add> {
     let field = |key: &Key| match key {
         Key::Label(_) => "labels",
         Key::Annotation(_) => "annotations",
     };
     let present = [("labels", meta.labels.is_some()), ("annotations", meta.annotations.is_some())];
-    let used: BTreeSet<_> = adds.keys().map(field).collect();
-    let mut operations: Vec<_> = present
-        .iter()
-        .filter(|(name, present)| !present && used.contains(name))
-        .map(|(name, _)| json!({ "op": "add", "path": format!("/metadata/{name}"), "value": {} }))
-        .collect();
-    operations.extend(adds.iter().map(|(key, value)| {
+    let used: BTreeSet<_> = marks.keys().map(field).collect();
+    let missing = present.iter().filter(|(name, present)| !present && used.contains(name));
+    let maps = missing.map(|(name, _)| Add { path: format!("/metadata/{name}"), value: json!({}) });
+    let values = marks.iter().map(|(key, value)| {
         let name = key.name().replace('~', "~0").replace('/', "~1");
-        json!({ "op": "add", "path": format!("/metadata/{}/{name}", field(key)), "value": value })
-    }));
-    serde_json::to_vec(&operations).ok()
+        Add { path: format!("/metadata/{}/{name}", field(key)), value: json!(value) }
+    });
+    maps.chain(values).collect()
 }

@@ -3,9 +3,9 @@
 //! A busy rule is asked first, from the cache and, for an idle pod, once more from the API server; then handover
 //! policies.
 
-use belay_decide::busy::eviction as busy_eviction;
-use belay_decide::hold::{self, Allowed, Answer as Decided, HoldReason};
-use busy_eviction::{Passed, Read, Step};
+use belay_decide::busy::{Rule, Seen, eviction as busy_eviction};
+use belay_decide::hold::{self, Allowed, Answer as Decided, HoldReason, HoldView};
+use busy_eviction::{Facts, Passed, Read, Step};
 
 use super::Handlers;
 use super::review::{Answer, Eviction, Refusal, Request};
@@ -60,8 +60,7 @@ pub(crate) fn left_to_policies(step: Option<Step>) -> Result<Allowed, Decided> {
 
 /// Asks the busy rule that governs the pod; absent where none does.
 async fn ask_rule(handlers: &Handlers, settings: &Settings, asked: &hold::Request<'_>) -> Option<Step> {
-    let excluded = settings.rules.excluded_namespaces.iter().any(|namespace| namespace == asked.namespace);
-    if excluded || !handlers.is_governing_known() || handlers.index.rules().is_empty() {
+    if settings.rules.excludes(asked.namespace) || !handlers.is_governing_known() || handlers.index.rules().is_empty() {
         return None;
     }
     let key = PodKey::new(asked.namespace, asked.name);
@@ -69,13 +68,8 @@ async fn ask_rule(handlers: &Handlers, settings: &Settings, asked: &hold::Reques
         let Governed { number, rule, seen, .. } = governed?;
         let pod = seen.pod.clone();
         let asked_known = handlers.rule_health.asked(number);
-        let facts = busy_eviction::Facts {
-            rule,
-            seen,
-            busy: hold_of(&holds, HoldReason::Busy, &pod),
-            retire: hold_of(&holds, HoldReason::Retire, &pod),
-            read: asked_known.as_ref().err().map_or(Read::Cached, |problem| Read::Failed(problem)),
-        };
+        let read = asked_known.as_ref().err().map_or(Read::Cached, |problem| Read::Failed(problem));
+        let facts = facts(rule, seen, &holds, read);
         Some((decide(handlers, settings, asked, &facts), pod, number))
     })?;
     let Step::ReadLive = step else { return Some(step) };
@@ -90,23 +84,17 @@ async fn ask_rule(handlers: &Handlers, settings: &Settings, asked: &hold::Reques
             (Err(problem), Some(cached)) => (cached.seen, Read::Failed(problem)),
             (Err(_), None) => return None,
         };
-        let facts = busy_eviction::Facts {
-            rule,
-            busy: hold_of(&holds, HoldReason::Busy, &pod),
-            retire: hold_of(&holds, HoldReason::Retire, &pod),
-            seen,
-            read,
-        };
-        Some(decide(handlers, settings, asked, &facts))
+        Some(decide(handlers, settings, asked, &facts(rule, seen, &holds, read)))
     })
 }
 
-fn decide(
-    handlers: &Handlers,
-    settings: &Settings,
-    asked: &hold::Request<'_>,
-    facts: &busy_eviction::Facts<'_>,
-) -> Step {
+/// What is known about a pod, its holds among those of its name.
+pub(crate) fn facts<'a>(rule: &'a Rule, seen: Seen<'a>, holds: &[&'a HoldView], read: Read<'a>) -> Facts<'a> {
+    let of = |reason| hold_of(holds, reason, seen.pod);
+    Facts { rule, busy: of(HoldReason::Busy), retire: of(HoldReason::Retire), seen, read }
+}
+
+fn decide(handlers: &Handlers, settings: &Settings, asked: &hold::Request<'_>, facts: &Facts<'_>) -> Step {
     let now = handlers.clock.now();
     let mut memory = handlers.busy_victims.lock();
     let uid = &facts.seen.pod.uid;

@@ -91,7 +91,8 @@ fn steer(handlers: &Handlers, request: &Request<'_>, pod: &Pod<'_>) -> Option<Ve
     Some(steer::patch(&avoid, affinity.as_ref()))
 }
 
-fn encode(adds: &[Add]) -> Option<Vec<u8>> {
+/// The JSON Patch.
+pub(super) fn encode(adds: &[Add]) -> Option<Vec<u8>> {
     let operations: Vec<_> =
         adds.iter().map(|add| json!({ "op": "add", "path": add.path, "value": add.value })).collect();
     serde_json::to_vec(&operations).ok()

@@ -27,7 +27,7 @@ pub const REMOVAL_DISABLED: &str = "autoscaling.cast.ai/removal-disabled";
 /// Spot Ocean.
 pub const RESTRICT_SCALE_DOWN: &str = "spotinst.io/restrict-scale-down";
 /// The ReplicaSet controller (`pkg/controller/controller_utils.go`).
-pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+pub const DELETION_COST: &str = crate::cost::COST_ANNOTATION;
 
 /// A busy pod's cost. Within ±2^20, since Karpenter adds costs up and takes far larger ones for the whole story.
 const BUSY_COST: &str = "1048576";

@@ -86,16 +86,13 @@ impl Plan {
 pub fn reconcile(input: &Input<'_>, memory: Option<&Memory>) -> Plan {
     let mut plan = Plan::default();
     let now = input.now;
-    let looked = input.governed.as_ref().map(|(rule, seen)| {
+    if let Some((rule, seen)) = &input.governed {
         let memory = memory.filter(|memory| memory.uid == seen.pod.uid).cloned();
         let mut memory = memory.unwrap_or_else(|| Memory { uid: seen.pod.uid.clone(), ..Memory::default() });
         let verdict = judge(rule, seen, now);
         plan.wake(verdict.changes_at);
         plan.state = Some(verdict.state);
         memory.idle_since = (verdict.state != State::Busy).then(|| memory.idle_since.unwrap_or(now));
-        (*rule, seen, verdict, memory)
-    });
-    if let Some((rule, seen, verdict, mut memory)) = looked {
         // What ends anyway is left alone: nobody asks whether it may go.
         let is_told = !seen.pod.terminating && !seen.pod.is_finished() && !seen.pod.mirror;
         if is_told {

@@ -334,9 +334,9 @@ impl Rule {
         self.states.iter().any(|(_, expression)| expression.reads(variable))
     }
 
-    /// Where the pod's controller is of this kind, it is the owner or leads to it.
-    pub fn first_hop(&self) -> Option<&GroupKind> {
-        self.spec.owner.as_ref().map(|owner| owner.through.as_ref().unwrap_or(&owner.kind))
+    /// The kinds of object that it asks about a pod: its owner's, and what leads to it.
+    pub fn asked_kinds(&self) -> impl Iterator<Item = &GroupKind> {
+        self.spec.owner.iter().flat_map(|owner| owner.through.iter().chain([&owner.kind]))
     }
 }
 

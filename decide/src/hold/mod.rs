@@ -64,6 +64,13 @@ pub struct Rules {
     pub ignore_evictors: Vec<String>,
 }
 
+impl Rules {
+    /// Pods of this namespace are never held, nor told anything of.
+    pub fn excludes(&self, namespace: &str) -> bool {
+        self.excluded_namespaces.iter().any(|excluded| excluded == namespace)
+    }
+}
+
 /// What the replica's cache knows about the victim.
 #[derive(Clone, Debug, Default)]
 pub struct Facts<'a> {
@@ -116,7 +123,7 @@ pub fn decide(
     memory: Option<&Memory>,
     now: Moment,
 ) -> Decision {
-    if rules.excluded_namespaces.iter().any(|namespace| namespace == request.namespace) {
+    if rules.excludes(request.namespace) {
         return Decision::allow(Allowed::ExcludedNamespace);
     }
     if !facts.synced {

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, anyhow, bail};
 use belay_decide::busy::{BusyPod, Rule, Seen};
+use belay_decide::hold::HoldView;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{DynamicObject, ListParams};
@@ -61,7 +62,7 @@ pub(super) struct SeenPod {
     /// The number of the rule that governs it, with what the rule reads.
     pub(super) governed: Option<(usize, BusyPod, Result<LiveFacts, String>)>,
     /// Its holds.
-    pub(super) holds: Vec<belay_decide::hold::HoldView>,
+    pub(super) holds: Vec<HoldView>,
     /// What could not be read, and why.
     pub(super) unread: Vec<String>,
 }
@@ -96,12 +97,12 @@ pub(super) async fn pod(
     let (rules, selects) = config.busy_hints.compile().map_err(|(key, problem)| anyhow!("{key}: {problem}"))?;
     let settings = Settings::of(config, belay_namespace);
     let labels = object.labels();
-    let excluded = settings.rules.excluded_namespaces.iter().any(|excluded| excluded == namespace);
+    let excluded = settings.rules.excludes(namespace);
     let number = selects.iter().position(|selects| !excluded && selects.matches(namespace, labels));
     let index = Index::new(rules);
 
     let mut reading = Reading { client, namespace, unread: Vec::new() };
-    reading.fill(&index, config.eviction_hold.enabled).await;
+    let mut holds = reading.fill(&index, config.eviction_hold.enabled).await;
     let governed = match number.and_then(|number| Some((number, index.rules().get(number)?))) {
         Some((number, rule)) => {
             let pod = project_busy::pod(&object, rule, Clock::wall());
@@ -114,8 +115,6 @@ pub(super) async fn pod(
         None => None,
     };
     let uid = object.uid().unwrap_or_default();
-    let holds = reading.list::<DeserializeGuard<EvictionHold>>("EvictionHolds").await;
-    let mut holds: Vec<_> = holds.into_iter().filter_map(|hold| Some(project::hold(&hold.0.ok()?))).collect();
     holds.retain(|hold| hold.spec.victim_uid == uid);
     Ok(SeenPod { object, settings, index, governed, holds, unread: reading.unread })
 }
@@ -127,15 +126,16 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// Fills the cache with what decisions about handovers read in this namespace.
-    async fn fill(&mut self, index: &Index, handovers: bool) {
+    /// Fills the cache with what decisions about handovers read in this namespace. Gives the holds there back.
+    async fn fill(&mut self, index: &Index, handovers: bool) -> Vec<HoldView> {
         let mut sink = IndexSink(index.clone());
         let pods: Vec<PodSubset> = self.list("pods").await;
         sink.replace(pods.iter().map(project::pod).collect());
         let holds = self.list::<DeserializeGuard<EvictionHold>>("EvictionHolds").await;
-        sink.replace(holds.iter().filter_map(fill::hold).collect());
+        let holds: Vec<HoldView> = holds.iter().filter_map(fill::hold).collect();
+        sink.replace(holds.clone());
         if !handovers {
-            return;
+            return holds;
         }
         let sets: Vec<ReplicaSetSubset> = self.list("ReplicaSets").await;
         sink.replace(sets.iter().map(project::replica_set).collect());
@@ -147,6 +147,7 @@ impl Reading<'_> {
             Ok(nodes) => sink.replace(nodes.items.iter().map(project::node).collect()),
             Err(error) => self.unread.push(format!("nodes: {}", describe(&error))),
         }
+        holds
     }
 
     async fn list<K>(&mut self, what: &str) -> Vec<K>
@@ -166,8 +167,7 @@ impl Reading<'_> {
 
     async fn live(&self, rule: &Rule, pod: &BusyPod) -> Result<LiveFacts, String> {
         let resources = Resources::default();
-        let kinds = rule.spec.owner.iter().flat_map(|owner| owner.through.iter().chain([&owner.kind]));
-        for kind in kinds {
+        for kind in rule.asked_kinds() {
             let served = look_up(self.client, kind).await.map_err(|error| describe(&error))?;
             resources.set(kind, served);
         }

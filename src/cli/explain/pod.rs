@@ -6,7 +6,7 @@ use std::fmt;
 use belay_decide::action::Action;
 use belay_decide::busy::reconcile::{Input, reconcile};
 use belay_decide::busy::{Because, Found, eviction as busy_eviction, hints, judge};
-use belay_decide::hold::{self, Allowed, Answer, HoldReason, Moment};
+use belay_decide::hold::{self, Allowed, Answer, Moment};
 use belay_decide::ownership::{Holder, Key, Record, holder};
 use belay_decide::removers::{LocalVolume, LocalVolumeKind, Outlook, PodFacts, Stage, outlooks};
 use jiff::{SignedDuration, Timestamp};
@@ -15,9 +15,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::gather::SeenPod;
-use crate::cluster::index::hold_of;
 use crate::cluster::project_busy;
-use crate::webhook::eviction::left_to_policies;
+use crate::webhook::eviction::{facts, left_to_policies};
 
 /// What there is to say about a pod.
 #[derive(Debug, Serialize)]
@@ -193,13 +192,7 @@ fn eviction(pod: &SeenPod, now: Timestamp) -> EvictionReport {
             Some(Err(problem)) => busy_eviction::Read::Failed(problem),
             _ => busy_eviction::Read::Live,
         };
-        let facts = busy_eviction::Facts {
-            rule,
-            busy: hold_of(&holds, HoldReason::Busy, seen.pod),
-            retire: hold_of(&holds, HoldReason::Retire, seen.pod),
-            seen,
-            read,
-        };
+        let facts = facts(rule, seen, &holds, read);
         busy_eviction::decide(&request, &pod.settings.rules, &facts, None, moment)
     });
     let by_policy = || {

@@ -73,7 +73,8 @@ async fn what_each_rule_reads_is_watched_and_what_one_may_not_see_is_its_own_tro
         stop: stop.clone(),
     };
     let resources = Resources::default();
-    let health = fill_busy(&watches, &index, &resources, &selects, &["kube-system".to_owned(), "shut".to_owned()]);
+    let rules = Rules { excluded_namespaces: vec!["kube-system".to_owned(), "shut".to_owned()], ..Rules::default() };
+    let health = fill_busy(&watches, &index, &resources, &selects, &rules);
     let known = async {
         while !health.is_governing_known()
             || health.asked(0).is_err()

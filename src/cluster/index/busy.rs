@@ -13,7 +13,7 @@ use belay_decide::view::PodView;
 use jiff::Timestamp;
 
 use super::sinks::Touched;
-use super::{Index, Named, PodKey, State, get, insert, remove};
+use super::{Index, Named, PodKey, State, forget, get, insert, remove};
 pub use sinks::{BusyPodSink, LinkedSink, OwnerSink};
 
 /// A pod that is linked to another by a label.
@@ -61,15 +61,6 @@ pub(super) struct Busy {
     pub(super) holds_of: HashMap<PodKey, BTreeSet<Box<str>>>,
     /// Pods that carry hints of ours, governed or not.
     pub(super) marked: BTreeSet<PodKey>,
-}
-
-fn forget<K: std::hash::Hash + Eq, V: Ord>(sets: &mut HashMap<K, BTreeSet<V>>, key: &K, value: &V) {
-    if let Some(set) = sets.get_mut(key) {
-        set.remove(value);
-        if set.is_empty() {
-            sets.remove(key);
-        }
-    }
 }
 
 impl Busy {

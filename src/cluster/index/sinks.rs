@@ -1,14 +1,11 @@
 //! How watched objects get into the cache, and whom each change concerns.
 
-use std::collections::{BTreeSet, HashMap};
-use std::hash::Hash;
-
 use belay_decide::doom;
 use belay_decide::hold::{HoldReason, HoldView};
 use belay_decide::view::{DeploymentView, NodeView, PodView, ReplicaSetView};
 
 use super::busy::living;
-use super::{Index, PodKey, Policy, State, WorkloadKey, get, insert, remove};
+use super::{Index, PodKey, Policy, State, WorkloadKey, forget, get, insert, remove};
 use crate::cluster::watch::Sink;
 
 /// A sink that feeds the cache; one for each kind of view.
@@ -143,12 +140,7 @@ impl Kind for PodView {
 fn forget_pod_of(state: &mut State, pod: &PodView, touched: &mut Touched) {
     let Some(set) = &pod.replica_set else { return };
     touched.replica_set(state, set);
-    if let Some(names) = state.pods_of.get_mut(set) {
-        names.remove(&pod.name);
-        if names.is_empty() {
-            state.pods_of.remove(set);
-        }
-    }
+    forget(&mut state.pods_of, set, &pod.name);
 }
 
 impl Kind for ReplicaSetView {
@@ -194,12 +186,7 @@ impl Kind for ReplicaSetView {
 fn forget_set_of(state: &mut State, set: &ReplicaSetView, touched: &mut Touched) {
     let Some(deployment) = &set.deployment else { return };
     touched.deployment_uid(state, deployment);
-    if let Some(names) = state.sets_of.get_mut(deployment) {
-        names.remove(&set.name);
-        if names.is_empty() {
-            state.sets_of.remove(deployment);
-        }
-    }
+    forget(&mut state.sets_of, deployment, &set.name);
 }
 
 impl Kind for DeploymentView {
@@ -326,8 +313,8 @@ fn forget_hold(state: &mut State, hold: &HoldView, touched: &mut Touched) {
     let Some(gone) = remove(&mut state.holds, &hold.namespace, &hold.name) else { return };
     touch_hold(&gone, touched);
     match gone.spec.reason {
-        HoldReason::Handover => forget(&mut state.holds_of, &workload_of(&gone), &gone.name),
-        _ => forget(&mut state.busy.holds_of, &victim_of(&gone), &gone.name),
+        HoldReason::Handover => forget(&mut state.holds_of, &workload_of(&gone), gone.name.as_str()),
+        _ => forget(&mut state.busy.holds_of, &victim_of(&gone), gone.name.as_str()),
     }
 }
 
@@ -338,14 +325,5 @@ fn touch_hold(hold: &HoldView, touched: &mut Touched) {
             touched.workloads.push(workload_of(hold));
         }
         _ => touched.pods.push(victim_of(hold)),
-    }
-}
-
-fn forget<K: Eq + Hash>(sets: &mut HashMap<K, BTreeSet<Box<str>>>, key: &K, name: &str) {
-    if let Some(names) = sets.get_mut(key) {
-        names.remove(name);
-        if names.is_empty() {
-            sets.remove(key);
-        }
     }
 }

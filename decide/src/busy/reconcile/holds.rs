@@ -214,8 +214,7 @@ fn release(hold: &HoldView, seen: &Seen<'_>, outcome: Outcome, message: String, 
         released_at: Some(now),
         ..hold.status.clone()
     };
-    let (warning, reason) =
-        (outcome.is_failure(), if outcome.is_failure() { "HoldExpired" } else { "EvictionReleased" });
+    let (reason, warning) = if outcome.is_failure() { ("HoldExpired", true) } else { ("EvictionReleased", false) };
     let told = event(seen, warning, reason, "Release", note, None);
     vec![Action::UpdateHold { hold: hold.object(), status }, told]
 }

@@ -166,12 +166,12 @@ fn the_presets_can_be_used_together() {
 fn a_rule_says_where_to_look_and_how_often() {
     let rule = |spec| Rule::compile(spec).unwrap();
     let kind = runner_kind();
-    assert_eq!(rule(worker_rule()).first_hop(), Some(&kind));
+    assert_eq!(rule(worker_rule()).asked_kinds().next(), Some(&kind));
     let through = GroupKind::new("apps", "StatefulSet");
     let far = bent(|spec| spec.owner.as_mut().unwrap().through = Some(through.clone()));
-    assert_eq!(rule(far).first_hop(), Some(&through));
+    assert_eq!(rule(far).asked_kinds().next(), Some(&through));
     let alone = rule(rule_of(&[(State::Busy, "true")]));
-    assert_eq!((alone.first_hop(), alone.reads_time()), (None, false));
+    assert_eq!((alone.asked_kinds().next(), alone.reads_time()), (None, false));
     assert!(rule(rule_of(&[(State::Done, "has(pod.x)"), (State::Busy, "now > timestamp(pod.x)")])).reads_time());
     assert!(!rule(rule_of(&[(State::Busy, "pod.now || pod.x.exists(now, now == 1)")])).reads_time());
     assert_eq!(kind.to_string(), "Runner.ci.example");
