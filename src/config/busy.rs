@@ -8,9 +8,7 @@ mod tests;
 
 use std::time::Duration;
 
-use belay_decide::busy::{
-    AutoscalerHint, GroupKind, HintSwitches, OnBusy, OnIdle, OnUnknown, OwnerRule, Rule, RuleSpec, State,
-};
+use belay_decide::busy::{GroupKind, HintSwitches, OnBusy, OnIdle, OnUnknown, OwnerRule, Rule, RuleSpec, State};
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::core::{Selector, SelectorExt as _};
@@ -49,7 +47,7 @@ pub struct RuleConfig {
     pub states: Vec<StateConfig>,
     /// What a pod of unknown state counts as.
     #[serde(default)]
-    pub on_unknown: OnUnknownConfig,
+    pub on_unknown: OnUnknown,
     /// An idle pod counts as starting until it has been ready for this long.
     #[serde(default, deserialize_with = "duration")]
     pub startup_grace: Duration,
@@ -61,7 +59,7 @@ pub struct RuleConfig {
     pub max_busy: Duration,
     /// Which hints.
     #[serde(default)]
-    pub hints: HintsConfig,
+    pub hints: HintSwitches,
     /// What becomes of evictions.
     #[serde(default)]
     pub eviction: EvictionConfig,
@@ -122,80 +120,9 @@ pub struct LinkedPodsConfig {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StateConfig {
     /// The state.
-    pub state: StateName,
+    pub state: State,
     /// CEL over `pod`, `owner`, `linked` and `now`.
     pub when: String,
-}
-
-/// A state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-pub enum StateName {
-    /// Its work is over.
-    Done,
-    /// It works.
-    Busy,
-    /// It is about to work.
-    Starting,
-    /// It has nothing to do.
-    Idle,
-}
-
-/// What a pod of unknown state counts as.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-pub enum OnUnknownConfig {
-    /// It stays.
-    #[default]
-    Busy,
-    /// It may go.
-    Idle,
-}
-
-/// Which hints a rule's pods get.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own, as users write them")]
-pub struct HintsConfig {
-    /// For Cluster Autoscaler.
-    pub cluster_autoscaler: AutoscalerConfig,
-    /// For Karpenter.
-    pub karpenter: bool,
-    /// Label `belay.dev/busy`.
-    pub busy_label: bool,
-    /// For the descheduler.
-    pub descheduler: bool,
-    /// For CAST AI.
-    pub cast_ai: bool,
-    /// For Spot Ocean.
-    pub spot_ocean: bool,
-    /// For the ReplicaSet controller.
-    pub deletion_cost: bool,
-}
-
-impl Default for HintsConfig {
-    fn default() -> Self {
-        let switches = HintSwitches::default();
-        Self {
-            cluster_autoscaler: AutoscalerConfig::default(),
-            karpenter: switches.karpenter,
-            busy_label: switches.busy_label,
-            descheduler: switches.descheduler,
-            cast_ai: switches.cast_ai,
-            spot_ocean: switches.spot_ocean,
-            deletion_cost: switches.deletion_cost,
-        }
-    }
-}
-
-/// What Cluster Autoscaler is told.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-pub enum AutoscalerConfig {
-    /// Nothing.
-    None,
-    /// `true` and `false`.
-    #[default]
-    SafeToEvict,
-    /// `on-completion` besides: for Cluster Autoscaler 1.36 and newer.
-    OnCompletion,
 }
 
 /// What becomes of evictions.
@@ -203,29 +130,9 @@ pub enum AutoscalerConfig {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct EvictionConfig {
     /// Of busy and starting pods.
-    pub busy: OnBusyConfig,
+    pub busy: OnBusy,
     /// Of idle pods.
-    pub idle: OnIdleConfig,
-}
-
-/// What becomes of the eviction of a busy pod.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-pub enum OnBusyConfig {
-    /// It is held.
-    #[default]
-    Hold,
-    /// It passes.
-    Allow,
-}
-
-/// What becomes of the eviction of an idle pod.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-pub enum OnIdleConfig {
-    /// It passes.
-    #[default]
-    Allow,
-    /// Its owner is deleted instead.
-    DeleteOwner,
+    pub idle: OnIdle,
 }
 
 /// What a rule selects.
@@ -294,47 +201,14 @@ impl RuleConfig {
                 job_fields: owner.job_fields.clone(),
             }),
             linked_label: self.linked_pods.as_ref().map(|linked| linked.label_key.clone()),
-            states: self
-                .states
-                .iter()
-                .map(|one| {
-                    let state = match one.state {
-                        StateName::Done => State::Done,
-                        StateName::Busy => State::Busy,
-                        StateName::Starting => State::Starting,
-                        StateName::Idle => State::Idle,
-                    };
-                    (state, one.when.clone())
-                })
-                .collect(),
-            on_unknown: match self.on_unknown {
-                OnUnknownConfig::Busy => OnUnknown::Busy,
-                OnUnknownConfig::Idle => OnUnknown::Idle,
-            },
+            states: self.states.iter().map(|one| (one.state, one.when.clone())).collect(),
+            on_unknown: self.on_unknown,
             startup_grace: span(self.startup_grace),
             idle_debounce: span(self.idle_debounce),
             max_busy: span(self.max_busy),
-            hints: HintSwitches {
-                cluster_autoscaler: match self.hints.cluster_autoscaler {
-                    AutoscalerConfig::None => AutoscalerHint::None,
-                    AutoscalerConfig::SafeToEvict => AutoscalerHint::SafeToEvict,
-                    AutoscalerConfig::OnCompletion => AutoscalerHint::OnCompletion,
-                },
-                karpenter: self.hints.karpenter,
-                busy_label: self.hints.busy_label,
-                descheduler: self.hints.descheduler,
-                cast_ai: self.hints.cast_ai,
-                spot_ocean: self.hints.spot_ocean,
-                deletion_cost: self.hints.deletion_cost,
-            },
-            on_busy: match self.eviction.busy {
-                OnBusyConfig::Hold => OnBusy::Hold,
-                OnBusyConfig::Allow => OnBusy::Allow,
-            },
-            on_idle: match self.eviction.idle {
-                OnIdleConfig::Allow => OnIdle::Allow,
-                OnIdleConfig::DeleteOwner => OnIdle::DeleteOwner,
-            },
+            hints: self.hints,
+            on_busy: self.eviction.busy,
+            on_idle: self.eviction.idle,
         }
     }
 }

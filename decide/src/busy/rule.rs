@@ -3,6 +3,7 @@
 //! A rule is checked as a whole when it is loaded: what compiles here cannot fail later but for the objects it reads.
 
 use jiff::SignedDuration;
+use serde::Deserialize;
 use thiserror::Error;
 
 use super::expression::{CompileError, Expression, VARIABLES};
@@ -19,7 +20,7 @@ const MAX_STATES: usize = 16;
 const MAX_NAME: usize = 40;
 
 /// What a pod is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub enum State {
     /// Its work is over; it only has to end.
     Done,
@@ -44,7 +45,7 @@ impl State {
 }
 
 /// What a pod counts as where its state cannot be known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum OnUnknown {
     /// It stays.
     #[default]
@@ -88,7 +89,7 @@ pub struct OwnerRule {
 }
 
 /// What Cluster Autoscaler is told.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum AutoscalerHint {
     /// Nothing.
     None,
@@ -100,7 +101,8 @@ pub enum AutoscalerHint {
 }
 
 /// Which hints a rule's pods get.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own, as in the configuration")]
 pub struct HintSwitches {
     /// Annotation `cluster-autoscaler.kubernetes.io/safe-to-evict`.
@@ -135,7 +137,7 @@ impl Default for HintSwitches {
 }
 
 /// What becomes of the eviction of a busy pod.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum OnBusy {
     /// It is held.
     #[default]
@@ -145,7 +147,7 @@ pub enum OnBusy {
 }
 
 /// What becomes of the eviction of an idle pod.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum OnIdle {
     /// It passes.
     #[default]

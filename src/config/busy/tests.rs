@@ -1,6 +1,6 @@
 use std::path::Path;
 
-use belay_decide::busy::HintSwitches;
+use belay_decide::busy::{AutoscalerHint, HintSwitches};
 
 use super::super::{Config, ConfigError};
 use super::*;
