@@ -333,14 +333,7 @@ fn withdrawn(input: &Input<'_>, hold: &HoldView) -> Option<Vec<Action>> {
 /// Releases the victim, for ever.
 fn release(hold: &HoldView, outcome: Outcome, message: String, now: Timestamp) -> Vec<Action> {
     let note = format!("Eviction of {} is released: {message}", hold.spec.victim_name);
-    let status = HoldStatus {
-        phase: Phase::Released,
-        reason: outcome.as_str().to_owned(),
-        message,
-        outcome: Some(outcome),
-        released_at: Some(now),
-        ..hold.status.clone()
-    };
+    let status = hold.status.released(outcome, message, now);
     let (reason, warning) = if outcome.is_failure() { ("HandoverFailed", true) } else { ("EvictionReleased", false) };
     let released = Event {
         namespace: hold.namespace.clone(),

@@ -192,6 +192,21 @@ impl HoldView {
     }
 }
 
+impl HoldStatus {
+    /// The status of the hold when its victim may go.
+    #[must_use]
+    pub fn released(&self, outcome: Outcome, message: String, now: Timestamp) -> Self {
+        Self {
+            phase: Phase::Released,
+            reason: outcome.as_str().to_owned(),
+            message,
+            outcome: Some(outcome),
+            released_at: Some(now),
+            ..self.clone()
+        }
+    }
+}
+
 impl HoldReason {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Handover, Self::Busy, Self::Retire];

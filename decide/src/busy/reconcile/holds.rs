@@ -206,14 +206,7 @@ fn somebody(evictor: &str) -> &str {
 
 fn release(hold: &HoldView, seen: &Seen<'_>, outcome: Outcome, message: String, now: Timestamp) -> Vec<Action> {
     let note = format!("Eviction is released: {message}");
-    let status = HoldStatus {
-        phase: Phase::Released,
-        reason: outcome.as_str().to_owned(),
-        message,
-        outcome: Some(outcome),
-        released_at: Some(now),
-        ..hold.status.clone()
-    };
+    let status = hold.status.released(outcome, message, now);
     let (reason, warning) = if outcome.is_failure() { ("HoldExpired", true) } else { ("EvictionReleased", false) };
     let told = event(seen, warning, reason, "Release", note, None);
     vec![Action::UpdateHold { hold: hold.object(), status }, told]
