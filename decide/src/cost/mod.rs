@@ -8,7 +8,7 @@
 //! 2. [`rank`] sorts nodes into groups and gives those that ought to empty a *rank*, a negative number.
 //! 3. [`desired`] gives each pod of one ReplicaSet its value, and [`at_bind`] the value of a pod that is about to land.
 //!
-//! [`pass()`] does all three for a whole cluster. A pod of a workload that says nothing about spread gets its node's
+//! [`pass()`] does all three for a whole cluster, and [`cluster::Cluster`] for one that is watched. A pod of a workload that says nothing about spread gets its node's
 //! rank. Where pods are to be spread, the value is a *tier* and the rank within it: the tier takes from the over-full
 //! domain first, the rank decides which of a domain's pods that is (the module `spread` says how, and where it cannot).
 //!
@@ -23,6 +23,7 @@
 //! value lies within ±[`BOUND`], which moves a share by less than a hundredth, and a pod whose priority is so low that
 //! even this would count gets none ([`view::LOWEST_PRIORITY`]).
 
+pub mod cluster;
 mod code;
 mod group;
 mod number;
@@ -33,6 +34,7 @@ pub mod removal;
 mod spread;
 mod values;
 pub mod view;
+mod write;
 
 #[cfg(test)]
 mod testing;
@@ -44,6 +46,7 @@ pub use pass::{Input, Pass, pass};
 pub use ranking::{Nodes, Occupancies, Ranked, Ranking, Verdict, rank};
 pub use values::{Ground, Withheld, at_bind, desired, withheld};
 pub use view::{Constraint, CostPod, Keep, NodeFacts, Options, PodHold, Readiness, SetView, Standing};
+pub use write::{Write, bind_annotations, write};
 
 /// The annotation that a ReplicaSet's scale-down reads.
 pub const COST_ANNOTATION: &str = "controller.kubernetes.io/pod-deletion-cost";

@@ -1,0 +1,109 @@
+//! What a cluster is asked.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+
+use super::pods::KnownPod;
+use super::{Assumed, BIND_SEEN_WITHIN, Cluster, PodName, name_of};
+use crate::cost::ranking::Ranking;
+use crate::cost::removal;
+use crate::cost::values::at_bind;
+use crate::cost::view::{CostPod, NodeFacts, SetView, Standing};
+
+impl Cluster {
+    /// Every pod on which there is something to write.
+    pub fn asking(&self) -> BTreeSet<PodName> {
+        self.pods.all().filter(|kept| kept.asks()).map(name_of).collect()
+    }
+
+    /// A pod, and the value that it ought to carry; absent where it is not there, or there is nothing to write.
+    pub fn asked_of(&self, namespace: &str, name: &str) -> Option<(&KnownPod, Option<i32>)> {
+        let kept = self.pods.get(self.pods.id(namespace, name)?)?;
+        kept.asks().then_some((&kept.known, kept.desired))
+    }
+
+    /// The value that a pod ought to carry once it is bound to a node; absent is none. `pod` is the pod as it is now.
+    pub fn value_at_bind(&self, pod: &CostPod, node: &str, now: Timestamp) -> Option<i32> {
+        let known = self.sets.get(pod.set.as_ref()?)?;
+        let of_set = self.pods.of(&known.set.uid).map(|kept| &kept.known.pod);
+        let (coming, seen): (Vec<_>, Vec<_>) = of_set.partition(|other| self.is_assumed(other, now));
+        let coming: Vec<CostPod> = coming.into_iter().map(|other| self.as_assumed(other)).collect();
+        let pods: Vec<&CostPod> = seen.into_iter().chain(&coming).collect();
+        at_bind(&known.set, &pods, pod, node, &self.ground(now))
+    }
+
+    /// A value at bind may be worth asking for: the pod's ReplicaSet is known, and either the node has a rank or the
+    /// ReplicaSet is to be spread.
+    pub fn may_have_value(&self, set: &str, node: &str) -> bool {
+        let Some(known) = self.sets.get(set) else { return false };
+        let is_spread = !known.set.constraints.is_empty() || self.options.span_zones;
+        known.set.replicas > 1 && (is_spread || self.ranking.rank_of(node).is_some())
+    }
+
+    /// UID of the ReplicaSet of a pod that is known.
+    pub fn set_of(&self, namespace: &str, name: &str) -> Option<&str> {
+        self.pods.get(self.pods.id(namespace, name)?)?.known.pod.set.as_deref()
+    }
+
+    /// A bind was answered: believed until the pod is seen bound.
+    pub fn assume(&mut self, pod: &CostPod, node: &str, value: Option<i32>, now: Timestamp) {
+        self.assumed.insert(pod.uid.clone(), Assumed { node: node.into(), value, at: now });
+    }
+
+    fn is_assumed(&self, pod: &CostPod, now: Timestamp) -> bool {
+        let assumed = self.assumed.get(&pod.uid);
+        pod.node.is_none() && assumed.is_some_and(|assumed| now.duration_since(assumed.at) < BIND_SEEN_WITHIN)
+    }
+
+    fn as_assumed(&self, pod: &CostPod) -> CostPod {
+        let mut pod = pod.clone();
+        if let Some(assumed) = self.assumed.get(&pod.uid) {
+            pod.node = Some(assumed.node.clone());
+            pod.standing = assumed.value.map_or(pod.standing, Standing::Ours);
+        }
+        pod
+    }
+
+    /// The ranks as of the last look.
+    pub fn ranking(&self) -> &Ranking {
+        &self.ranking
+    }
+
+    /// A node with all that is known of it.
+    pub fn node(&self, name: &str) -> Option<&NodeFacts> {
+        self.nodes.get(name)
+    }
+
+    /// A ReplicaSet by UID.
+    pub fn set(&self, uid: &str) -> Option<&SetView> {
+        self.sets.get(uid).map(|known| &known.set)
+    }
+
+    /// On how many nodes and for how many ReplicaSets Belay stands down.
+    pub fn stood_down(&self) -> (usize, usize) {
+        self.rivals.count()
+    }
+
+    /// The ReplicaSets with pods on a node, by UID.
+    pub fn sets_on(&self, node: &str) -> BTreeSet<&str> {
+        self.pods.on(node).filter_map(|kept| kept.known.pod.set.as_deref()).collect()
+    }
+
+    /// The pods of a ReplicaSet, each with the value that it ought to carry.
+    pub fn pods_of(&self, set: &str) -> Vec<(&KnownPod, Option<i32>)> {
+        self.pods.of(set).map(|kept| (&kept.known, kept.desired)).collect()
+    }
+
+    /// The pods of a ReplicaSet in the order in which a scale-down would take them, by what they carry now; in batches,
+    /// within each of which Kubernetes leaves the order open.
+    pub fn removal(&self, set: &str, now: Timestamp) -> Vec<Vec<&CostPod>> {
+        let pods: Vec<&CostPod> = self.pods.of(set).map(|kept| &kept.known.pod).collect();
+        let deployment = self.sets.get(set).and_then(|known| known.deployment.as_ref());
+        let siblings = deployment.and_then(|deployment| self.sets_of.get(deployment)).into_iter().flatten();
+        let others = siblings.filter(|uid| ***uid != *set);
+        let related: Vec<&CostPod> = others.flat_map(|uid| self.pods.of(uid)).map(|kept| &kept.known.pod).collect();
+        let order = removal::order(&pods, &related, |at| pods[at].standing.effective(), now);
+        order.into_iter().map(|batch| batch.into_iter().map(|at| pods[at]).collect()).collect()
+    }
+}

@@ -1,0 +1,99 @@
+//! PodDisruptionBudgets, as far as they keep a node from being emptied.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::pods::{KnownPod, Labels};
+use crate::view::PodPhase;
+
+/// Whether a budget's selector matches a pod's labels.
+pub type Selects = Arc<dyn Fn(&Labels) -> bool + Send + Sync>;
+
+/// A PodDisruptionBudget.
+#[derive(Clone)]
+pub struct Budget {
+    /// `metadata.namespace`.
+    pub namespace: Box<str>,
+    /// `metadata.name`.
+    pub name: Box<str>,
+    /// `metadata.creationTimestamp`.
+    pub created: Timestamp,
+    /// `spec.selector`, written out: by it a change is seen.
+    pub selector: Box<str>,
+    /// The same, to ask.
+    pub selects: Selects,
+    /// Since when it lets no pod go (`status.disruptionsAllowed` is 0); absent while it does.
+    pub exhausted_since: Option<Timestamp>,
+    /// `spec.unhealthyPodEvictionPolicy: AlwaysAllow`: what is not ready may go whatever else is said.
+    pub lets_unready_go: bool,
+}
+
+impl Budget {
+    /// Nothing that matters here differs.
+    fn is_like(&self, other: &Self) -> bool {
+        let key = |budget: &Self| (budget.created, budget.exhausted_since, budget.lets_unready_go);
+        self.selector == other.selector && key(self) == key(other)
+    }
+}
+
+impl fmt::Debug for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Budget")
+            .field("name", &format_args!("{}/{}", self.namespace, self.name))
+            .field("selector", &self.selector)
+            .field("exhausted_since", &self.exhausted_since)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Budgets(HashMap<Box<str>, BTreeMap<Box<str>, Budget>>);
+
+impl Budgets {
+    /// Takes one in; whether anything that matters changed.
+    pub(super) fn insert(&mut self, budget: Budget) -> bool {
+        let named = self.0.entry(budget.namespace.clone()).or_default();
+        if named.get(&budget.name).is_some_and(|before| before.is_like(&budget)) {
+            return false;
+        }
+        named.insert(budget.name.clone(), budget);
+        true
+    }
+
+    pub(super) fn remove(&mut self, namespace: &str, name: &str) -> bool {
+        let Some(named) = self.0.get_mut(namespace) else { return false };
+        let gone = named.remove(name).is_some();
+        if named.is_empty() {
+            self.0.remove(namespace);
+        }
+        gone
+    }
+
+    pub(super) fn names(&self) -> Vec<(Box<str>, Box<str>)> {
+        let all = self.0.iter();
+        all.flat_map(|(namespace, named)| named.keys().map(|name| (namespace.clone(), name.clone()))).collect()
+    }
+
+    /// Since when the budgets let a pod not be evicted; absent while they do.
+    ///
+    /// The rules are those of Kubernetes' eviction (`pkg/registry/core/pod/storage/eviction.go`): a pod with two budgets
+    /// can never be evicted; one that does not run yet, or not any more, always can.
+    pub(super) fn block(&self, known: &KnownPod) -> Option<Timestamp> {
+        let pod = &known.pod;
+        if !pod.is_active() || pod.phase == PodPhase::Pending {
+            return None;
+        }
+        let named = self.0.get(&pod.namespace)?;
+        let mut covering = named.values().filter(|budget| (budget.selects)(&known.labels));
+        let first = covering.next()?;
+        let since = match covering.next() {
+            Some(second) => first.created.max(second.created),
+            None if first.lets_unready_go && !pod.is_ready() => return None,
+            None => first.exhausted_since?,
+        };
+        Some(since.max(pod.created))
+    }
+}

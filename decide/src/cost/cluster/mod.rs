@@ -1,0 +1,306 @@
+//! A cluster as it is watched: what changed is taken in piece by piece, and only what that concerns is decided anew.
+//!
+//! [`pass()`](super::pass()) decides everything at once; this comes to the same, for the price of what changed. A node
+//! whose pods changed gets a new [`Occupancy`]; where that or a node differs, the nodes are [ranked](rank); and the
+//! ReplicaSets with pods on nodes whose rank changed, or whose own pods changed, get new [values](desired). What
+//! depends on the time (nodes and pods that settle, budgets that stay used up, holds that run out) is looked at once in
+//! each [`settle`](super::Options), all at the same moment, so that one look is enough.
+//!
+//! It is plain state: it knows no clock and asks nobody. Each process keeps one and comes to the same numbers.
+
+mod asked;
+mod budgets;
+mod pods;
+mod rivals;
+#[cfg(test)]
+mod tests;
+mod told;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::mem;
+
+use jiff::{SignedDuration, Timestamp};
+
+pub use budgets::{Budget, Selects};
+pub use pods::{KnownPod, Labels};
+pub use rivals::{Scope, Stance};
+
+use super::group::Occupancy;
+use super::ranking::{Nodes, Occupancies, Ranking, rank};
+use super::values::{Ground, desired};
+use super::view::{CostPod, Keep, NodeFacts, Options, SetView};
+use pods::{Kept, Pods};
+use rivals::Rivals;
+
+/// How long a bind that was answered is believed before the pod is seen bound: the watch brings it within milliseconds,
+/// and one that failed is tried again by the scheduler.
+const BIND_SEEN_WITHIN: SignedDuration = SignedDuration::from_secs(30);
+
+/// A pod by namespace and name.
+pub type PodName = (Box<str>, Box<str>);
+
+/// What Karpenter says of a node, in its NodeClaim.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Claim {
+    /// `metadata.name` of the NodeClaim.
+    pub name: Box<str>,
+    /// `status.nodeName`.
+    pub node: Option<Box<str>>,
+    /// It has a deletion timestamp.
+    pub leaving: bool,
+    /// Condition `Drifted`.
+    pub drifted: bool,
+}
+
+/// A ReplicaSet, and what it belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownSet {
+    /// What is decided on.
+    pub set: SetView,
+    /// UID of its Deployment.
+    pub deployment: Option<Box<str>>,
+}
+
+/// What came of a look.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Look {
+    /// The nodes were ranked; absent where nothing had changed that could matter.
+    pub ranked: Option<Ranked>,
+    /// Pods on which there may be something to write.
+    pub pods: BTreeSet<PodName>,
+    /// Where Belay stands down from now on, or is back.
+    pub stances: Vec<Stance>,
+}
+
+/// What a ranking changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ranked {
+    /// Nodes whose pods may be worth another value.
+    pub changed_nodes: usize,
+    /// Nodes that got another rank only because a gap between ranks was used up.
+    pub renumbered: usize,
+    /// The nodes empty in another order than before.
+    pub new_order: bool,
+}
+
+/// A pod that was answered to be bound, and is not seen so yet.
+#[derive(Clone, Debug)]
+struct Assumed {
+    node: Box<str>,
+    value: Option<i32>,
+    at: Timestamp,
+}
+
+/// The cluster.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    options: Options,
+    /// How long Belay stands down for another controller, the first time.
+    stand_down: SignedDuration,
+    pods: Pods,
+    sets: HashMap<Box<str>, KnownSet>,
+    /// UIDs of ReplicaSets by that of their Deployment.
+    sets_of: HashMap<Box<str>, BTreeSet<Box<str>>>,
+    /// As they are told, without what is known of them from elsewhere.
+    told: BTreeMap<Box<str>, NodeFacts>,
+    /// With all that.
+    nodes: Nodes,
+    claims: HashMap<Box<str>, Claim>,
+    claim_of: HashMap<Box<str>, Box<str>>,
+    /// NodePools that are never consolidated.
+    still_pools: BTreeSet<Box<str>>,
+    budgets: budgets::Budgets,
+    rivals: Rivals,
+    stances: Vec<Stance>,
+    assumed: HashMap<Box<str>, Assumed>,
+    occupancies: Occupancies,
+    ranking: Ranking,
+    dirty: Dirty,
+    /// In which `settle` the last look was.
+    looked_in: Option<i64>,
+    /// Only ranks are asked for.
+    only_ranks: bool,
+}
+
+/// What changed since the last look.
+#[derive(Clone, Debug, Default)]
+struct Dirty {
+    /// Nodes whose pods changed.
+    occupied: BTreeSet<Box<str>>,
+    /// A node came, went or changed.
+    nodes: bool,
+    sets: BTreeSet<Box<str>>,
+    /// Pods to be looked at whatever their value, and those without a ReplicaSet.
+    pods: BTreeSet<PodName>,
+}
+
+impl Cluster {
+    /// An empty cluster. `stand_down` is how long another controller is left alone the first time.
+    pub fn new(options: Options, stand_down: SignedDuration) -> Self {
+        Self {
+            options,
+            stand_down,
+            pods: Pods::default(),
+            sets: HashMap::new(),
+            sets_of: HashMap::new(),
+            told: BTreeMap::new(),
+            nodes: Nodes::new(),
+            claims: HashMap::new(),
+            claim_of: HashMap::new(),
+            still_pools: BTreeSet::new(),
+            budgets: budgets::Budgets::default(),
+            rivals: Rivals::default(),
+            stances: Vec::new(),
+            assumed: HashMap::new(),
+            occupancies: Occupancies::new(),
+            ranking: Ranking::default(),
+            dirty: Dirty::default(),
+            looked_in: None,
+            only_ranks: false,
+        }
+    }
+
+    /// The same, that decides no values but those at a bind.
+    #[must_use]
+    pub fn only_ranks(self) -> Self {
+        Self { only_ranks: true, ..self }
+    }
+
+    /// Puts together what is known of a node.
+    fn compose(&mut self, name: &str) {
+        let facts = self.told.get(name).map(|told| {
+            let claim = self.claim_of.get(name).and_then(|claim| self.claims.get(claim));
+            let is_still = told.pool.as_ref().is_some_and(|pool| self.still_pools.contains(pool));
+            NodeFacts {
+                leaving: told.leaving || claim.is_some_and(|claim| claim.leaving),
+                drifted: told.drifted || claim.is_some_and(|claim| claim.drifted),
+                keep: told.keep.or(is_still.then_some(Keep::ConsolidationOff)),
+                stood_down: self.rivals.has(&Scope::Node(name.into())),
+                ..told.clone()
+            }
+        });
+        if self.nodes.get(name) == facts.as_ref() {
+            return;
+        }
+        match facts {
+            Some(facts) => drop(self.nodes.insert(name.into(), facts)),
+            None => drop(self.nodes.remove(name)),
+        }
+        self.dirty.nodes = true;
+        self.dirty.sets.extend(self.pods.on(name).filter_map(|kept| kept.known.pod.set.clone()));
+    }
+
+    /// When to look again though nothing changes.
+    pub fn next_look(&self, now: Timestamp) -> Timestamp {
+        let settle = self.settle_seconds();
+        let next = now.as_second() - now.as_second().rem_euclid(settle) + settle;
+        let next = Timestamp::from_second(next).unwrap_or(Timestamp::MAX);
+        self.rivals.next().map_or(next, |rivals| rivals.min(next))
+    }
+
+    fn settle_seconds(&self) -> i64 {
+        self.options.settle.as_secs().max(1)
+    }
+
+    /// Ranks the nodes anew, if anything changed that may matter.
+    pub fn look(&mut self, now: Timestamp) -> Look {
+        let looked_in = now.as_second().div_euclid(self.settle_seconds());
+        if self.looked_in.replace(looked_in) != Some(looked_in) {
+            self.touch_everything(now);
+        }
+        let stances = self.rivals.expire(self.stand_down, now);
+        self.take_stances(stances);
+        let ranked = self.rank(now);
+        let mut pods = mem::take(&mut self.dirty.pods);
+        if self.only_ranks {
+            self.dirty.sets.clear();
+            pods.clear();
+        } else {
+            self.value(&mut pods, now);
+        }
+        Look { ranked, pods, stances: mem::take(&mut self.stances) }
+    }
+
+    fn touch_everything(&mut self, now: Timestamp) {
+        self.assumed.retain(|_, assumed| now.duration_since(assumed.at) < BIND_SEEN_WITHIN);
+        for id in self.pods.ids() {
+            let Some(kept) = self.pods.get_mut(id) else { continue };
+            if kept.known.hold_until.is_some_and(|until| until <= now) {
+                kept.known.hold_until = None;
+                kept.known.pod.hold = None;
+            }
+            self.dirty.touch(&kept.known.pod);
+        }
+        self.dirty.nodes = true;
+    }
+
+    fn rank(&mut self, now: Timestamp) -> Option<Ranked> {
+        let mut differs = mem::take(&mut self.dirty.nodes);
+        for node in mem::take(&mut self.dirty.occupied) {
+            let occupancy = Occupancy::of(self.pods.on(&node).map(|kept| &kept.known.pod));
+            if self.pods.ids_on(&node).is_empty() {
+                differs |= self.occupancies.remove(&node).is_some();
+            } else if self.occupancies.get(&node) != Some(&occupancy) {
+                self.occupancies.insert(node, occupancy);
+                differs = true;
+            }
+        }
+        if !differs {
+            return None;
+        }
+        let ranking = rank(&self.nodes, &self.occupancies, &self.options, now);
+        let changed = ranking.changed_since(&self.ranking);
+        for node in &changed {
+            self.dirty.sets.extend(self.pods.on(node).filter_map(|kept| kept.known.pod.set.clone()));
+        }
+        let ranked = Ranked {
+            changed_nodes: changed.len(),
+            renumbered: ranking.renumbered,
+            new_order: !ranking.same_order(&self.ranking),
+        };
+        self.ranking = ranking;
+        Some(ranked)
+    }
+
+    /// Decides what the pods of changed ReplicaSets ought to carry.
+    fn value(&mut self, looks: &mut BTreeSet<PodName>, now: Timestamp) {
+        for uid in mem::take(&mut self.dirty.sets) {
+            // One that is not known yet says nothing about its pods: they keep what they have.
+            let Some(known) = self.sets.get(&uid) else { continue };
+            let pods: Vec<&CostPod> = self.pods.of(&uid).map(|kept| &kept.known.pod).collect();
+            let values = desired(&known.set, &pods, &self.ground(now));
+            let ids = self.pods.ids_of(&uid).to_vec();
+            for (id, value) in ids.into_iter().zip(values) {
+                let Some(kept) = self.pods.get_mut(id) else { continue };
+                kept.desired = value;
+                if kept.asks() {
+                    looks.insert(name_of(kept));
+                }
+            }
+        }
+    }
+
+    fn ground(&self, now: Timestamp) -> Ground<'_> {
+        Ground { nodes: &self.nodes, ranking: &self.ranking, options: &self.options, now }
+    }
+}
+
+fn name_of(kept: &Kept) -> PodName {
+    let pod = &kept.known.pod;
+    (pod.namespace.clone(), pod.name.clone())
+}
+
+impl Dirty {
+    fn touch(&mut self, pod: &CostPod) {
+        if let Some(node) = &pod.node
+            && !self.occupied.contains(node)
+        {
+            self.occupied.insert(node.clone());
+        }
+        if let Some(set) = &pod.set
+            && !self.sets.contains(set)
+        {
+            self.sets.insert(set.clone());
+        }
+    }
+}
