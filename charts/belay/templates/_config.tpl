@@ -19,6 +19,18 @@ busyHints:
   rules:
     {{- include "belay.busyRules" . | fromJsonArray | toYaml | nindent 4 }}
 {{- end }}
+{{- with .Values.deletionCost }}
+{{- if .enabled }}
+deletionCost:
+  enabled: true
+  maxNodes: {{ int .maxNodes }}
+  nodePools: {{ toJson .nodePools }}
+  spreadZones: {{ .spreadZones }}
+  settlePeriod: {{ .settlePeriod }}
+  standDownPeriod: {{ .standDownPeriod }}
+  writesPerSecond: {{ int .writesPerSecond }}
+{{- end }}
+{{- end }}
 certs:
   secretName: {{ include "belay.caSecretName" . }}
   dnsNames:

@@ -40,6 +40,11 @@
 
 {{/* "true" where a capability is enabled; without one nothing runs, and so nothing has any rights. */}}
 {{- define "belay.enabled" -}}
+{{- if or .Values.evictionHold.enabled .Values.busyHints.enabled .Values.deletionCost.enabled -}}true{{- end -}}
+{{- end -}}
+
+{{/* "true" where a capability that holds evictions is enabled: else nobody is asked about them, and nothing records one. */}}
+{{- define "belay.holds" -}}
 {{- if or .Values.evictionHold.enabled .Values.busyHints.enabled -}}true{{- end -}}
 {{- end -}}
 
@@ -86,7 +91,7 @@ kube-system, because the cluster hangs on it; and the user's. The program exclud
 {{- end -}}
 
 {{/*
-The namespaceSelector of every webhook: pods are changed only where their evictions can be held.
+The namespaceSelector of every webhook: what is excluded from one capability is excluded from all.
 belay.namespaceSelector (dict "root" $ "only" list); an empty `only` stands for every namespace.
 */}}
 {{- define "belay.namespaceSelector" -}}

@@ -37,18 +37,41 @@ is granted by that name; `create` cannot be (RBAC knows no name then).
 {{- include "belay.rules.owners" (dict "resources" (include "belay.ownerResources" (dict "root" .) | fromJson) "verbs" "get, list, watch") -}}
 {{- end -}}
 
-{{/* What every capability reads in both components. */}}
+{{/* What the ranking reads, in both components: the nodes, and what may keep them from being emptied. */}}
+{{- define "belay.rules.deletionCost.read" -}}
+{{- if not .Values.evictionHold.enabled -}}
+- apiGroups: [""]
+  resources: [nodes]
+  verbs: [list, watch]
+- apiGroups: [apps]
+  resources: [replicasets]
+  verbs: [list, watch]
+{{ end -}}
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [list, watch]
+# Granted whether or not the cluster has Karpenter, which may be installed later.
+- apiGroups: [karpenter.sh]
+  resources: [nodeclaims, nodepools]
+  verbs: [list, watch]
+{{- end -}}
+
+{{/* What the enabled capabilities read: belay.rules.read (dict "root" $ "pods" "get, list, watch"). */}}
 {{- define "belay.rules.read" -}}
+{{- $values := .root.Values -}}
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch]
-{{- if .Values.evictionHold.enabled }}
-{{ include "belay.rules.evictionHold.read" . }}
+  verbs: [{{ .pods }}]
+{{- if $values.evictionHold.enabled }}
+{{ include "belay.rules.evictionHold.read" .root }}
 {{- end }}
-{{- if .Values.busyHints.enabled }}
-{{- with include "belay.rules.busyHints.read" . | trim }}
+{{- if $values.busyHints.enabled }}
+{{- with include "belay.rules.busyHints.read" .root | trim }}
 {{ . }}
 {{- end }}
+{{- end }}
+{{- if $values.deletionCost.enabled }}
+{{ include "belay.rules.deletionCost.read" .root }}
 {{- end }}
 {{- end -}}
 
@@ -58,11 +81,13 @@ is granted by that name; `create` cannot be (RBAC knows no name then).
   resources: [validatingwebhookconfigurations, mutatingwebhookconfigurations]
   resourceNames: [{{ include "belay.fullname" . | quote }}]
   verbs: [get, list, watch]
-{{ include "belay.rules.read" . }}
+{{ include "belay.rules.read" (dict "root" . "pods" "get, list, watch") }}
+{{- if include "belay.holds" . }}
 # The durable record of a hold, made by whichever replica was asked.
 - apiGroups: [belay.dev]
   resources: [evictionholds]
   verbs: [create]
+{{- end }}
 {{- end -}}
 
 {{- define "belay.rules.namespace.webhook" -}}
@@ -78,13 +103,15 @@ is granted by that name; `create` cannot be (RBAC knows no name then).
   resources: [validatingwebhookconfigurations, mutatingwebhookconfigurations]
   resourceNames: [{{ include "belay.fullname" . | quote }}]
   verbs: [get, list, watch, patch]
-{{ include "belay.rules.read" . }}
+{{ include "belay.rules.read" (dict "root" . "pods" (ternary "get, list, watch" "list, watch" (eq (include "belay.holds" .) "true"))) }}
+{{- if include "belay.holds" . }}
 - apiGroups: [belay.dev]
   resources: [evictionholds]
   verbs: [delete]
 - apiGroups: [belay.dev]
   resources: [evictionholds/status]
   verbs: [patch]
+{{- end }}
 # Events tell the owner of the workload, in the workload's namespace.
 - apiGroups: [events.k8s.io]
   resources: [events]
@@ -98,11 +125,13 @@ is granted by that name; `create` cannot be (RBAC knows no name then).
   resources: [handoverpolicies/status]
   verbs: [patch]
 {{- end }}
-{{- if .Values.busyHints.enabled }}
-# The hints of the pods that a rule selects.
+{{- if or .Values.busyHints.enabled .Values.deletionCost.enabled }}
+# The hints of the pods that a busy rule selects, and deletion costs.
 - apiGroups: [""]
   resources: [pods]
   verbs: [patch]
+{{- end }}
+{{- if .Values.busyHints.enabled }}
 {{- with include "belay.rules.owners" (dict "resources" (include "belay.ownerResources" (dict "root" . "deleted" true) | fromJson) "verbs" "delete") | trim }}
 # Retires an idle owner where its rule says DeleteOwner.
 {{ . }}
@@ -119,6 +148,17 @@ is granted by that name; `create` cannot be (RBAC knows no name then).
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create]
+{{- if not .Values.evictionHold.enabled }}
+# The CA's owner is the controller's own Deployment, found from its pod; for the eviction hold the cluster's are read anyway.
+{{- if not (include "belay.holds" .) }}
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get]
+{{- end }}
+- apiGroups: [apps]
+  resources: [replicasets]
+  verbs: [get]
+{{- end }}
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   resourceNames: [{{ include "belay.leaseName" . }}]
@@ -129,38 +169,46 @@ is granted by that name; `create` cannot be (RBAC knows no name then).
 {{- end -}}
 
 {{/*
-The cleanup Job, in both of its roles. After an upgrade it only waits for the controller's rollout; before an
-uninstallation it also takes away what would write again.
+The cleanup Jobs. After an upgrade one only waits for the controller's rollout; before an uninstallation it also takes
+away what would write again.
 */}}
-{{- define "belay.rules.cluster.cleanup" -}}
+{{- define "belay.rules.cluster.post-upgrade" -}}
 # Takes off what belay.dev/managed records; pods of the release namespace tell when the last writer is gone.
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, patch]
-{{- if eq (include "belay.cleanup.hook" .) "pre-delete" }}
+{{- end -}}
+
+{{- define "belay.rules.cluster.pre-delete" -}}
+{{ include "belay.rules.cluster.post-upgrade" . }}
 - apiGroups: [admissionregistration.k8s.io]
   resources: [mutatingwebhookconfigurations]
   resourceNames: [{{ include "belay.fullname" . | quote }}]
   verbs: [get, delete]
-{{- end }}
 {{- end -}}
 
-{{- define "belay.rules.namespace.cleanup" -}}
+{{- define "belay.rules.namespace.post-upgrade" -}}
 - apiGroups: [apps]
   resources: [deployments]
   resourceNames: [{{ include "belay.controllerName" . }}]
   verbs: [get]
-{{- if eq (include "belay.cleanup.hook" .) "pre-delete" }}
+{{- end -}}
+
+{{- define "belay.rules.namespace.pre-delete" -}}
+{{ include "belay.rules.namespace.post-upgrade" . }}
 - apiGroups: [apps]
   resources: [deployments/scale]
   resourceNames: [{{ include "belay.controllerName" . }}]
   verbs: [patch]
-{{- end }}
 {{- end -}}
 
-{{/* Both roles of a component and their bindings; `annotations` (YAML) are those of all four objects. */}}
+{{/*
+Both roles of a component and their bindings. `annotations` (YAML) are those of all four objects; `rules` says whose
+rules they are, where they are not called like the component.
+*/}}
 {{- define "belay.rbac" -}}
 {{- $annotations := .annotations -}}
+{{- $rules := .rules | default .component -}}
 {{- $name := printf "%s-%s" (include "belay.fullname" .root) .component -}}
 {{- $subject := include "belay.serviceAccountName" . -}}
 {{- $labels := include "belay.labels" . -}}
@@ -176,7 +224,7 @@ metadata:
     {{- . | nindent 4 }}
   {{- end }}
 rules:
-  {{- include (printf "belay.rules.cluster.%s" .component) .root | nindent 2 }}
+  {{- include (printf "belay.rules.cluster.%s" $rules) .root | nindent 2 }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
@@ -209,7 +257,7 @@ metadata:
     {{- . | nindent 4 }}
   {{- end }}
 rules:
-  {{- include (printf "belay.rules.namespace.%s" .component) .root | nindent 2 }}
+  {{- include (printf "belay.rules.namespace.%s" $rules) .root | nindent 2 }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding

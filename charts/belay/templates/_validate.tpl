@@ -17,7 +17,7 @@ without Belay. Each message names the value and the way out. Rendered by config.
 {{- range $component := list "webhook" "controller" -}}
 {{- $values := index $.Values $component -}}
 {{- if lt (int $values.replicas) 1 -}}
-{{- fail (printf "%s.replicas is %v: at least one is needed. To switch a capability off set evictionHold.enabled=false or busyHints.enabled=false; to remove Belay uninstall the release" $component $values.replicas) -}}
+{{- fail (printf "%s.replicas is %v: at least one is needed. To switch a capability off set evictionHold.enabled=false, busyHints.enabled=false or deletionCost.enabled=false; to remove Belay uninstall the release" $component $values.replicas) -}}
 {{- end -}}
 {{- if and (not $values.serviceAccount.create) (not $values.serviceAccount.name) -}}
 {{- fail (printf "%s.serviceAccount.create is false and %s.serviceAccount.name is empty: Belay's rights would go to the namespace's default ServiceAccount. Name an existing ServiceAccount" $component $component) -}}
@@ -26,7 +26,7 @@ without Belay. Each message names the value and the way out. Rendered by config.
 {{- fail (printf "%s.podDisruptionBudget.maxUnavailable is %v: every drain would wait for Belay's own pods for ever. Use at least 1" $component $values.podDisruptionBudget.maxUnavailable) -}}
 {{- end -}}
 {{- range $values.extraEnv -}}
-{{- if has .name (list "BELAY_CONFIG" "BELAY_LISTEN" "BELAY_ADMIN_LISTEN" "BELAY_LOG" "BELAY_LOG_FORMAT" "BELAY_CONTROLLER" "BELAY_MUTATING_CONFIGURATION" "POD_NAME" "POD_NAMESPACE") -}}
+{{- if has .name (list "BELAY_CONFIG" "BELAY_LISTEN" "BELAY_ADMIN_LISTEN" "BELAY_LOG" "BELAY_LOG_FORMAT" "BELAY_CONTROLLER" "BELAY_MUTATING_CONFIGURATION" "POD_NAME" "POD_UID" "POD_NAMESPACE") -}}
 {{- fail (printf "%s.extraEnv sets %s, which the chart sets itself: use bindAddress, webhook.port, adminPort, logLevel or logFormat" $component .name) -}}
 {{- end -}}
 {{- end -}}
@@ -56,10 +56,10 @@ without Belay. Each message names the value and the way out. Rendered by config.
 {{- fail (printf "webhook.port and adminPort are both %v: choose two ports" .Values.adminPort) -}}
 {{- end -}}
 
-{{- if and (include "belay.enabled" .) (eq .Values.admission.eviction.failurePolicy "Fail") (lt (int .Values.webhook.replicas) 2) -}}
+{{- if and (include "belay.holds" .) (eq .Values.admission.eviction.failurePolicy "Fail") (lt (int .Values.webhook.replicas) 2) -}}
 {{- fail "admission.eviction.failurePolicy is Fail with one webhook replica: while it restarts, every eviction in the cluster fails and drains end with an error. Set webhook.replicas to 2 or more, or failurePolicy to Ignore" -}}
 {{- end -}}
-{{- if and (include "belay.enabled" .) (eq .Values.admission.podCreation.failurePolicy "Fail") (lt (int .Values.webhook.replicas) 2) -}}
+{{- if and (include "belay.holds" .) (eq .Values.admission.podCreation.failurePolicy "Fail") (lt (int .Values.webhook.replicas) 2) -}}
 {{- fail "admission.podCreation.failurePolicy is Fail with one webhook replica: while it restarts, no pod of a Deployment or of a busy rule can be created. Set webhook.replicas to 2 or more, or failurePolicy to Ignore" -}}
 {{- end -}}
 
@@ -98,6 +98,9 @@ without Belay. Each message names the value and the way out. Rendered by config.
 
 {{- if .Values.busyHints.enabled -}}
 {{- include "belay.validate.busyHints" . -}}
+{{- end -}}
+{{- if .Values.deletionCost.enabled -}}
+{{- include "belay.validate.deletionCost" . -}}
 {{- end -}}
 
 {{- $election := .Values.controller.leaderElection -}}
