@@ -39,7 +39,7 @@ enum Work {
     Cargo(Vec<String>),
     /// ring must not be in the tree: aws-lc-rs is the one cryptography provider, and two of them panic at start-up.
     NoRing,
-    /// The programs of the test cluster and the oracles, built once.
+    /// The programs of the test cluster, the oracles and Karpenter, built once.
     Programs,
 }
 
@@ -113,7 +113,7 @@ impl Run {
         let outcome = match &stage.work {
             Work::Cargo(args) => self.cargo(&stage.name, args),
             Work::NoRing => no_ring(),
-            Work::Programs => Programs::ensure().and_then(|_| programs::removal_order()).map(|_| String::new()),
+            Work::Programs => programs(),
         };
         let verdict = match &outcome {
             Ok(note) if note.is_empty() => seconds(began.elapsed()),
@@ -175,6 +175,13 @@ fn count_tests(log: &str) -> String {
         0 => String::new(),
         count => format!("{count} tests"),
     }
+}
+
+fn programs() -> anyhow::Result<String> {
+    Programs::ensure()?;
+    programs::removal_order()?;
+    programs::karpenter()?;
+    Ok(String::new())
 }
 
 fn no_ring() -> anyhow::Result<String> {

@@ -1,9 +1,7 @@
-//! The programs that a test cluster runs, built from source once and kept in a cache outside the work tree.
+//! How a Go program is built and kept.
 //!
-//! `tests/control-plane/go.mod` names them as tool dependencies, so the Go module proxy is the only place they come
-//! from and `go.sum` pins every byte. The programs of `tests/oracles` are built in the same way from source of our own, so
-//! what tells one build of them from another is that source. A program is built under a temporary name and renamed when it is whole, and a
-//! lock file lets one builder in at a time: a build that was interrupted is never taken for a finished one.
+//! A program is built under a temporary name and renamed when it is whole, and a lock file lets one builder in at a
+//! time: a build that was interrupted is never taken for a finished one.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -14,13 +12,8 @@ use std::time::Instant;
 
 use anyhow::{Context as _, bail, ensure};
 
+use super::{KARPENTER, KUBERNETES, Own, Programs, SOURCES, Source};
 use crate::process;
-
-/// Names a folder whose programs are used where present, as the Kubernetes test tooling does.
-const ASSETS: &str = "KUBEBUILDER_ASSETS";
-
-/// Where everything that is built once is kept, when set.
-const CACHE: &str = "BELAY_CACHE";
 
 /// One clear line instead of the system's "no such file".
 const GO_MISSING: &str = "Go is missing: install Go 1.26 or newer (https://go.dev/dl), with which the programs of the \
@@ -29,76 +22,8 @@ const GO_MISSING: &str = "Go is missing: install Go 1.26 or newer (https://go.de
 /// How many lines of a failed build are shown: a compiler's first errors, or a module that could not be had.
 const LAST_WORDS: usize = 15;
 
-/// A program and where its source is.
-struct Source {
-    program: &'static str,
-    package: &'static str,
-    module: &'static str,
-}
-
-const KUBERNETES: &str = "k8s.io/kubernetes";
-
-/// In this order the most costly build comes first and warms Go's build cache for the rest.
-const SOURCES: [Source; 6] = [
-    Source { program: "kube-apiserver", package: "k8s.io/kubernetes/cmd/kube-apiserver", module: KUBERNETES },
-    Source {
-        program: "kube-controller-manager",
-        package: "k8s.io/kubernetes/cmd/kube-controller-manager",
-        module: KUBERNETES,
-    },
-    Source { program: "kube-scheduler", package: "k8s.io/kubernetes/cmd/kube-scheduler", module: KUBERNETES },
-    Source { program: "kubectl", package: "k8s.io/kubernetes/cmd/kubectl", module: KUBERNETES },
-    Source { program: "etcd", package: "go.etcd.io/etcd/server/v3", module: "go.etcd.io/etcd/server/v3" },
-    Source { program: "helm", package: "helm.sh/helm/v4/cmd/helm", module: "helm.sh/helm/v4" },
-];
-
-/// See [`removal_order`].
-static REMOVAL_ORDER: Source = Source { program: "removal-order", package: "./removal-order", module: KUBERNETES };
-
-/// The files that `REMOVAL_ORDER` is built from, besides the modules that these pin.
-const REMOVAL_ORDER_FILES: [&str; 3] = ["go.mod", "go.sum", "removal-order/main.go"];
-
-/// The path of the program that answers in which order Kubernetes removes pods, built where it is missing. Blocks, as
-/// [`Programs::ensure`] does.
-///
-/// # Errors
-/// When Go is missing, the build fails (with the compiler's last words) or the cache cannot be written.
-pub fn removal_order() -> anyhow::Result<PathBuf> {
-    Workshop::new(folder("oracles"), cache_folder()?.join("programs"), which("go"))?.removal_order()
-}
-
-/// The paths of programs that are there and executable.
-#[derive(Debug, Clone)]
-pub struct Programs {
-    /// etcd.
-    pub etcd: PathBuf,
-    /// The API server.
-    pub kube_apiserver: PathBuf,
-    /// The controller-manager.
-    pub kube_controller_manager: PathBuf,
-    /// The scheduler.
-    pub kube_scheduler: PathBuf,
-    /// kubectl, of the API server's version.
-    pub kubectl: PathBuf,
-    /// Helm.
-    pub helm: PathBuf,
-}
-
-impl Programs {
-    /// Finds the programs in `KUBEBUILDER_ASSETS` or the cache and builds those that are missing, which takes minutes
-    /// the first time. Blocks; writes one line per program built to standard error.
-    ///
-    /// # Errors
-    /// When Go is missing, a build fails (with the compiler's last words) or the cache cannot be written.
-    pub fn ensure() -> anyhow::Result<Self> {
-        let workshop = Workshop::new(folder("control-plane"), cache_folder()?.join("programs"), which("go"))?;
-        let assets = std::env::var_os(ASSETS).map(PathBuf::from);
-        workshop.ensure(assets.as_deref())
-    }
-}
-
 /// Where programs are built, from what, and with which Go.
-struct Workshop {
+pub(super) struct Workshop {
     module: PathBuf,
     go_mod: String,
     cache: PathBuf,
@@ -114,13 +39,13 @@ struct Wanted {
 }
 
 impl Workshop {
-    fn new(module: PathBuf, cache: PathBuf, go: Option<PathBuf>) -> anyhow::Result<Self> {
+    pub(super) fn new(module: PathBuf, cache: PathBuf, go: Option<PathBuf>) -> anyhow::Result<Self> {
         let go_mod = module.join("go.mod");
         let go_mod = std::fs::read_to_string(&go_mod).with_context(|| format!("cannot read {}", go_mod.display()))?;
         Ok(Self { module, go_mod, cache, go })
     }
 
-    fn ensure(&self, assets: Option<&Path>) -> anyhow::Result<Programs> {
+    pub(super) fn ensure(&self, assets: Option<&Path>) -> anyhow::Result<Programs> {
         let wanted = self.wanted(assets)?;
         self.build_missing(&wanted)?;
         let path_of = |name: &str| -> anyhow::Result<PathBuf> {
@@ -138,16 +63,16 @@ impl Workshop {
         })
     }
 
-    fn removal_order(&self) -> anyhow::Result<PathBuf> {
+    /// A program of our own, called by the version of what it is built around and by its source.
+    pub(super) fn own(&self, own: &'static Own) -> anyhow::Result<PathBuf> {
         let mut source = DefaultHasher::new();
-        for file in REMOVAL_ORDER_FILES {
+        for file in own.files {
             let path = self.module.join(file);
             std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?.hash(&mut source);
         }
-        let version = format!("{}-{:016x}", version_of(&self.go_mod, KUBERNETES)?, source.finish());
-        let path = self.cache.join(format!("{}-{version}", REMOVAL_ORDER.program));
-        let wanted = Wanted { source: &REMOVAL_ORDER, path: path.clone(), version: Some(version) };
-        self.build_missing(&[wanted])?;
+        let version = format!("{}-{:016x}", version_of(&self.go_mod, own.source.module)?, source.finish());
+        let path = self.cache.join(format!("{}-{version}", own.source.program));
+        self.build_missing(&[Wanted { source: &own.source, path: path.clone(), version: Some(version) }])?;
         Ok(path)
     }
 
@@ -179,7 +104,7 @@ impl Workshop {
             eprintln!("another process is building the programs of the test cluster, waiting for it");
             lock.lock().with_context(|| format!("cannot lock {}", lock_path.display()))?;
         }
-        let flags = linker_flags(&version_of(&self.go_mod, KUBERNETES)?)?;
+        let flags = linker_flags(&self.go_mod)?;
         for program in wanted {
             // Another builder may have made it while we waited for the lock.
             if let (Some(version), false) = (&program.version, program.path.is_file()) {
@@ -204,7 +129,12 @@ impl Workshop {
         let started = Instant::now();
         eprint!("building {program} {version} (once, up to some minutes) ... ");
         let _ = std::io::stderr().flush();
-        let output = process::guarded(go)
+        let mut command = process::guarded(go);
+        if let Some(toolchain) = directive(&self.go_mod, "toolchain") {
+            // Said outright: where Go is told to use no other version than its own, a newer one is still needed.
+            command.env("GOTOOLCHAIN", toolchain);
+        }
+        let output = command
             .current_dir(&self.module)
             .env("CGO_ENABLED", "0")
             .args(["build", "-trimpath", "-ldflags", flags, "-o"])
@@ -232,23 +162,6 @@ fn last_words(stderr: &[u8]) -> String {
     said[said.len().saturating_sub(LAST_WORDS)..].join("\n")
 }
 
-/// `$BELAY_CACHE`, `$XDG_CACHE_HOME/belay` or `~/.cache/belay`.
-///
-/// # Errors
-/// When none of the three is known.
-pub fn cache_folder() -> anyhow::Result<PathBuf> {
-    let from = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    from(CACHE)
-        .or_else(|| from("XDG_CACHE_HOME").map(|folder| folder.join("belay")))
-        .or_else(|| from("HOME").map(|folder| folder.join(".cache/belay")))
-        .with_context(|| format!("no place for built programs: set {CACHE} to a folder"))
-}
-
-/// The folder of a Go module.
-fn folder(module: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(module)
-}
-
 /// The version of `module` that a go.mod requires.
 fn version_of(go_mod: &str, module: &str) -> anyhow::Result<String> {
     go_mod
@@ -262,8 +175,18 @@ fn version_of(go_mod: &str, module: &str) -> anyhow::Result<String> {
         .with_context(|| format!("go.mod requires no version of {module}"))
 }
 
-/// The linker flags of a Kubernetes program: without them it reports `v0.0.0-master+$Format:%H$` as its version.
-fn linker_flags(kubernetes: &str) -> anyhow::Result<String> {
+/// The value of a directive of one word, such as `toolchain`.
+fn directive<'a>(go_mod: &'a str, name: &str) -> Option<&'a str> {
+    go_mod.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).map(str::trim)
+}
+
+/// The linker flags of the programs of a module: without them those of Kubernetes report
+/// `v0.0.0-master+$Format:%H$` as their version, and Karpenter `unspecified`.
+fn linker_flags(go_mod: &str) -> anyhow::Result<String> {
+    if let Ok(karpenter) = version_of(go_mod, KARPENTER) {
+        return Ok(format!("-s -w -X {KARPENTER}/pkg/operator.Version={}", karpenter.trim_start_matches('v')));
+    }
+    let kubernetes = version_of(go_mod, KUBERNETES)?;
     let mut numbers = kubernetes.trim_start_matches('v').split('.');
     let (Some(major), Some(minor)) = (numbers.next(), numbers.next()) else {
         bail!("{kubernetes} is not a Kubernetes version");
@@ -274,15 +197,11 @@ fn linker_flags(kubernetes: &str) -> anyhow::Result<String> {
     ))
 }
 
-/// A program of `PATH`.
-pub fn which(program: &str) -> Option<PathBuf> {
-    std::env::split_paths(&std::env::var_os("PATH")?).map(|folder| folder.join(program)).find(|path| path.is_file())
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
+    use super::super::{KARPENTER_KWOK, REMOVAL_ORDER, folder};
     use super::*;
 
     const GO_MOD: &str = "module x\nrequire (\n\tgo.etcd.io/etcd/server/v3 v3.7.3 // indirect\n\tk8s.io/kubernetes v1.37.2 \
@@ -387,7 +306,7 @@ mod tests {
         let workshop = fake.workshop("echo \"$7\" > \"$6\"; echo built >> built");
         let build = |source: &str| {
             std::fs::write(fake.folder.join("removal-order/main.go"), source).unwrap();
-            workshop.removal_order().unwrap()
+            workshop.own(&REMOVAL_ORDER).unwrap()
         };
         let (first, again, second) = (build("one"), build("one"), build("two"));
         assert_eq!(first, again);
@@ -417,18 +336,35 @@ mod tests {
     }
 
     #[test]
-    fn every_program_has_a_version_in_the_go_mod_of_this_repository() {
-        let go_mod = std::fs::read_to_string(folder("control-plane").join("go.mod")).unwrap();
-        for source in &SOURCES {
+    fn every_program_has_a_version_in_the_go_mods_of_this_repository() {
+        let of_clusters = SOURCES.iter().map(|source| ("control-plane", source));
+        let of_our_own = [&REMOVAL_ORDER, &KARPENTER_KWOK].map(|own| (own.folder, &own.source));
+        for (module, source) in of_clusters.chain(of_our_own) {
+            let go_mod = std::fs::read_to_string(folder(module).join("go.mod")).unwrap();
             assert!(version_of(&go_mod, source.module).unwrap().starts_with('v'), "{}", source.program);
         }
     }
 
     #[test]
     fn the_linker_flags_carry_the_version() {
-        let flags = linker_flags("v1.37.2").unwrap();
+        let flags = linker_flags(GO_MOD).unwrap();
         assert!(flags.contains("gitVersion=v1.37.2 "), "{flags}");
         assert!(flags.ends_with("gitMajor=1 -X k8s.io/component-base/version.gitMinor=37"), "{flags}");
-        assert!(linker_flags("main").is_err());
+        assert!(linker_flags("require k8s.io/kubernetes main").is_err());
+        let flags = linker_flags("require sigs.k8s.io/karpenter v1.15.0").unwrap();
+        assert_eq!(flags, "-s -w -X sigs.k8s.io/karpenter/pkg/operator.Version=1.15.0");
+    }
+
+    #[test]
+    fn a_module_is_built_with_the_go_that_it_asks_for() {
+        let fake = Fake::new("toolchain");
+        let built_with = |go_mod: &str| {
+            std::fs::write(fake.folder.join("go.mod"), go_mod).unwrap();
+            let _ = std::fs::remove_dir_all(fake.folder.join("cache"));
+            let programs = fake.workshop("echo \"$GOTOOLCHAIN\" > \"$6\"").ensure(None).unwrap();
+            std::fs::read_to_string(programs.etcd).unwrap()
+        };
+        assert_eq!(built_with(&format!("{GO_MOD}toolchain go9.8.7\n")), "go9.8.7\n");
+        assert_ne!(built_with(GO_MOD), "go9.8.7\n");
     }
 }

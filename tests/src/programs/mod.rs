@@ -1,0 +1,143 @@
+//! The programs that tests run, built from source once and kept in a cache outside the work tree.
+//!
+//! `tests/control-plane/go.mod` names those of a test cluster as tool dependencies, so the Go module proxy is the only
+//! place they come from and `go.sum` pins every byte. The programs of `tests/oracles` and `tests/karpenter` are built
+//! in the same way from source of our own, so what tells one build of them from another is that source; only the tests
+//! that run them ask for them.
+
+mod workshop;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+use workshop::Workshop;
+
+/// Names a folder whose programs are used where present, as the Kubernetes test tooling does.
+const ASSETS: &str = "KUBEBUILDER_ASSETS";
+
+/// Where everything that is built once is kept, when set.
+const CACHE: &str = "BELAY_CACHE";
+
+/// A program and where its source is.
+struct Source {
+    program: &'static str,
+    package: &'static str,
+    /// The module whose version is the program's.
+    module: &'static str,
+}
+
+const KUBERNETES: &str = "k8s.io/kubernetes";
+const KARPENTER: &str = "sigs.k8s.io/karpenter";
+
+/// In this order the most costly build comes first and warms Go's build cache for the rest.
+const SOURCES: [Source; 6] = [
+    Source { program: "kube-apiserver", package: "k8s.io/kubernetes/cmd/kube-apiserver", module: KUBERNETES },
+    Source {
+        program: "kube-controller-manager",
+        package: "k8s.io/kubernetes/cmd/kube-controller-manager",
+        module: KUBERNETES,
+    },
+    Source { program: "kube-scheduler", package: "k8s.io/kubernetes/cmd/kube-scheduler", module: KUBERNETES },
+    Source { program: "kubectl", package: "k8s.io/kubernetes/cmd/kubectl", module: KUBERNETES },
+    Source { program: "etcd", package: "go.etcd.io/etcd/server/v3", module: "go.etcd.io/etcd/server/v3" },
+    Source { program: "helm", package: "helm.sh/helm/v4/cmd/helm", module: "helm.sh/helm/v4" },
+];
+
+/// A program of our own around packages of somebody else.
+struct Own {
+    source: Source,
+    /// The folder of its Go module.
+    folder: &'static str,
+    /// The files that it is built from, besides the modules that these pin.
+    files: [&'static str; 3],
+}
+
+/// See [`removal_order`].
+static REMOVAL_ORDER: Own = Own {
+    source: Source { program: "removal-order", package: "./removal-order", module: KUBERNETES },
+    folder: "oracles",
+    files: ["go.mod", "go.sum", "removal-order/main.go"],
+};
+
+/// See [`karpenter`].
+static KARPENTER_KWOK: Own = Own {
+    source: Source { program: "karpenter-kwok", package: "./kwok", module: KARPENTER },
+    folder: "karpenter",
+    files: ["go.mod", "go.sum", "kwok/main.go"],
+};
+
+/// The path of the program that answers in which order Kubernetes removes pods, built where it is missing. Blocks, as
+/// [`Programs::ensure`] does.
+///
+/// # Errors
+/// When Go is missing, the build fails (with the compiler's last words) or the cache cannot be written.
+pub fn removal_order() -> anyhow::Result<PathBuf> {
+    REMOVAL_ORDER.ensure()
+}
+
+/// The path of Karpenter with its kwok provider, built where it is missing. Blocks, as [`Programs::ensure`] does.
+///
+/// # Errors
+/// As [`removal_order`].
+pub fn karpenter() -> anyhow::Result<PathBuf> {
+    KARPENTER_KWOK.ensure()
+}
+
+impl Own {
+    fn ensure(&'static self) -> anyhow::Result<PathBuf> {
+        Workshop::new(folder(self.folder), cache_folder()?.join("programs"), which("go"))?.own(self)
+    }
+}
+
+/// The paths of programs that are there and executable.
+#[derive(Debug, Clone)]
+pub struct Programs {
+    /// etcd.
+    pub etcd: PathBuf,
+    /// The API server.
+    pub kube_apiserver: PathBuf,
+    /// The controller-manager.
+    pub kube_controller_manager: PathBuf,
+    /// The scheduler.
+    pub kube_scheduler: PathBuf,
+    /// kubectl, of the API server's version.
+    pub kubectl: PathBuf,
+    /// Helm.
+    pub helm: PathBuf,
+}
+
+impl Programs {
+    /// Finds the programs in `KUBEBUILDER_ASSETS` or the cache and builds those that are missing, which takes minutes
+    /// the first time. Blocks; writes one line per program built to standard error.
+    ///
+    /// # Errors
+    /// When Go is missing, a build fails (with the compiler's last words) or the cache cannot be written.
+    pub fn ensure() -> anyhow::Result<Self> {
+        let workshop = Workshop::new(folder("control-plane"), cache_folder()?.join("programs"), which("go"))?;
+        let assets = std::env::var_os(ASSETS).map(PathBuf::from);
+        workshop.ensure(assets.as_deref())
+    }
+}
+
+/// `$BELAY_CACHE`, `$XDG_CACHE_HOME/belay` or `~/.cache/belay`.
+///
+/// # Errors
+/// When none of the three is known.
+pub fn cache_folder() -> anyhow::Result<PathBuf> {
+    let from = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    from(CACHE)
+        .or_else(|| from("XDG_CACHE_HOME").map(|folder| folder.join("belay")))
+        .or_else(|| from("HOME").map(|folder| folder.join(".cache/belay")))
+        .with_context(|| format!("no place for built programs: set {CACHE} to a folder"))
+}
+
+/// The folder of a Go module.
+fn folder(module: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(module)
+}
+
+/// A program of `PATH`.
+pub fn which(program: &str) -> Option<PathBuf> {
+    std::env::split_paths(&std::env::var_os("PATH")?).map(|folder| folder.join(program)).find(|path| path.is_file())
+}
