@@ -5,6 +5,7 @@
 //! old one stays in force.
 
 mod busy;
+mod costs;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,6 +17,7 @@ use thiserror::Error;
 
 use crate::cluster::lease::Timing;
 pub use busy::{BusyHints, Selects};
+pub use costs::DeletionCost;
 
 /// A namespace that runs what everything else depends on: holding its pods could block the repair of a cluster.
 const ALWAYS_EXCLUDED: &str = "kube-system";
@@ -61,6 +63,9 @@ pub struct Config {
     /// Busy hints.
     #[serde(default)]
     pub busy_hints: BusyHints,
+    /// Deletion costs.
+    #[serde(default)]
+    pub deletion_cost: DeletionCost,
     /// Certificates.
     pub certs: Certs,
     /// Our own webhook configurations.
@@ -211,8 +216,11 @@ impl Config {
 
     /// Reads the text of the file at `path`.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
-        let config: Self = serde_saphyr::from_str(text)
+        let mut config: Self = serde_saphyr::from_str(text)
             .map_err(|error| ConfigError::Parse { path: path.into(), message: error.to_string() })?;
+        for rule in &mut config.busy_hints.rules {
+            rule.hints.costs_are_ranked = config.deletion_cost.enabled;
+        }
         config.check().map_err(|(key, problem)| ConfigError::Value { path: path.into(), key, problem })?;
         Ok(config)
     }
@@ -240,6 +248,7 @@ impl Config {
             return Err(("certs.dnsNames", problem));
         }
         self.busy_hints.compile()?;
+        self.deletion_cost.check()?;
         let default = &self.eviction_hold.default_policy;
         if !(1..=86_400).contains(&default.readiness_deadline_seconds) {
             let problem = "must be from 1 to 86400 seconds".to_owned();
@@ -328,6 +337,11 @@ webhookConfigurations: {validating: belay, mutating: belay}
                 "leaderElection: {renewDeadline: 20s}",
                 &["leaderElection.renewDeadline", "shorter"],
             ),
+            ("no node to rank", "deletionCost: {maxNodes: 0}", &["deletionCost.maxNodes", "500"]),
+            ("more nodes than ranks", "deletionCost: {maxNodes: 501}", &["deletionCost.maxNodes", "500"]),
+            ("a settling time of nothing", "deletionCost: {settlePeriod: 0s}", &["deletionCost.settlePeriod", "1h"]),
+            ("an endless one", "deletionCost: {standDownPeriod: 25h}", &["deletionCost.standDownPeriod", "24h"]),
+            ("no cost writes", "deletionCost: {writesPerSecond: 0}", &["deletionCost.writesPerSecond", "100"]),
             (
                 "a default for no namespace",
                 "evictionHold: {defaultPolicy: {enabled: true}}",

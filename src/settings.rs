@@ -28,6 +28,8 @@ pub struct Settings {
     pub default_policy: DefaultPolicy,
     /// How long a completed hold is kept.
     pub history_ttl: SignedDuration,
+    /// Nodes are ranked, so deletion costs are not left to busy rules alone.
+    pub costs_are_ranked: bool,
 }
 
 impl Settings {
@@ -38,6 +40,7 @@ impl Settings {
             rules: config.rules(own_namespace),
             default_policy: config.default_policy(),
             history_ttl: SignedDuration::try_from(config.eviction_hold.history_ttl).unwrap_or(SignedDuration::MAX),
+            costs_are_ranked: config.deletion_cost.enabled,
         }
     }
 }

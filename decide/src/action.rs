@@ -90,6 +90,16 @@ impl Reference {
         Self { api_version: "apps/v1", kind: "Deployment", name: name.to_owned(), uid: uid.to_owned(), field: None }
     }
 
+    /// A Node. Its UID is its name, as the kubelet has it in its Events, which `kubectl describe node` looks for.
+    pub fn node(name: &str) -> Self {
+        Self { api_version: "v1", kind: "Node", name: name.to_owned(), uid: name.to_owned(), field: None }
+    }
+
+    /// A ReplicaSet.
+    pub fn replica_set(name: &str, uid: &str) -> Self {
+        Self { api_version: "apps/v1", kind: "ReplicaSet", name: name.to_owned(), uid: uid.to_owned(), field: None }
+    }
+
     /// A Pod.
     pub fn pod(name: &str, uid: &str) -> Self {
         Self { api_version: "v1", kind: "Pod", name: name.to_owned(), uid: uid.to_owned(), field: None }
@@ -108,7 +118,7 @@ impl Reference {
 /// An Event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Namespace of the objects.
+    /// Namespace of the objects; empty for those of the cluster.
     pub namespace: String,
     /// What it is about, where `kubectl describe` shows it.
     pub regarding: Reference,

@@ -113,6 +113,12 @@ impl Record {
         self.0.retain(|key, value| value.is_some() || !keys.contains_key(key));
     }
 
+    /// Takes out what it says of this key, as a record of its own.
+    #[must_use]
+    pub fn split_off(&mut self, key: &Key) -> Self {
+        Self(self.0.remove_entry(key).into_iter().collect())
+    }
+
     /// There is nothing in it.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

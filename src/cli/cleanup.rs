@@ -1,16 +1,18 @@
 //! `belay cleanup`: takes away what Belay wrote on pods, exactly that, and nothing of anybody else's.
 //!
-//! Run by the chart's hooks: before an uninstall, and after an upgrade that switched busy hints off. What writes must
-//! be silent first, or it would put back what is taken away: at an uninstall the controller is scaled to zero and the
-//! mutating webhooks are removed; after an upgrade the controller's rollout is awaited.
+//! Run by the chart's hooks: before an uninstall, and after an upgrade that leaves nobody to look after what stands
+//! there. What writes must be silent first, or it would put back what is taken away: at an uninstall the controller is
+//! scaled to zero and the mutating webhooks are removed; after an upgrade the controller's rollout is awaited.
 
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use belay_decide::busy::hints;
+use belay_decide::cost::COST_ANNOTATION;
 use belay_decide::ownership::{Key, MANAGED_ANNOTATION, Record, release};
 use clap::Args;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
@@ -62,6 +64,9 @@ pub(super) struct CleanupArgs {
     /// The MutatingWebhookConfiguration.
     #[arg(long, env = "BELAY_MUTATING_CONFIGURATION", default_value = "belay")]
     mutating_configuration: String,
+    /// Leave deletion costs alone: nodes are ranked still, and only busy hints were switched off.
+    #[arg(long, conflicts_with = "stop_controller")]
+    keep_deletion_costs: bool,
     /// Say what would be taken away, and change nothing.
     #[arg(long, conflicts_with = "stop_controller")]
     dry_run: bool,
@@ -76,7 +81,7 @@ pub(super) async fn run(args: CleanupArgs) -> anyhow::Result<()> {
         stop_controller(&client, &args.namespace, &args.controller).await?;
     } else {
         // Most clusters have nothing to be cleaned after an upgrade, and should not wait for anything.
-        let found = pass(&client, None).await?.found;
+        let found = pass(&client, None, args.keep_deletion_costs).await?.found;
         if args.dry_run {
             println!("{found} pods would be cleaned; nothing was changed");
             return Ok(());
@@ -90,7 +95,7 @@ pub(super) async fn run(args: CleanupArgs) -> anyhow::Result<()> {
     let rate = TokenBucket::new(WRITES_PER_SECOND);
     let mut cleaned = 0;
     for _ in 0..PASSES {
-        let pass = pass(&client, Some(&rate)).await?;
+        let pass = pass(&client, Some(&rate), args.keep_deletion_costs).await?;
         cleaned += pass.cleaned;
         if pass.found == 0 && pass.is_whole {
             println!("{cleaned} pods cleaned");
@@ -192,7 +197,7 @@ struct Pass {
 }
 
 /// Looks at every pod once; without a rate it only says what it finds.
-async fn pass(client: &Client, rate: Option<&TokenBucket>) -> anyhow::Result<Pass> {
+async fn pass(client: &Client, rate: Option<&TokenBucket>, keep_costs: bool) -> anyhow::Result<Pass> {
     let all: Api<Pod> = Api::all(client.clone());
     let mut page = ListParams::default().limit(PAGE);
     let mut pass = Pass { found: 0, cleaned: 0, refused: Vec::new(), is_whole: false };
@@ -204,7 +209,7 @@ async fn pass(client: &Client, rate: Option<&TokenBucket>) -> anyhow::Result<Pas
             Err(error) => return Err(error.into()),
         };
         for pod in &pods.items {
-            let Some(changes) = undo(&pod.metadata) else { continue };
+            let Some(changes) = undo(&pod.metadata, keep_costs) else { continue };
             pass.found += 1;
             let object = object_ref(&pod.metadata);
             let name = format!("Pod {}/{}", object.namespace, object.name);
@@ -234,13 +239,20 @@ async fn pass(client: &Client, rate: Option<&TokenBucket>) -> anyhow::Result<Pas
 ///
 /// Only keys that Belay ever writes: the record stands on the pod, where somebody may have written into it, and who runs
 /// this may remove more than they.
-fn undo(meta: &ObjectMeta) -> Option<std::collections::BTreeMap<Key, Option<String>>> {
+fn undo(meta: &ObjectMeta, keep_costs: bool) -> Option<BTreeMap<Key, Option<String>>> {
     let annotations = meta.annotations.as_ref()?;
-    let record = Record::parse(Some(annotations.get(MANAGED_ANNOTATION)?));
+    let text = annotations.get(MANAGED_ANNOTATION)?;
+    let mut record = Record::parse(Some(text));
+    let kept = if keep_costs { record.split_off(&Key::annotation(COST_ANNOTATION)) } else { Record::default() };
+    let rest = kept.render();
+    // There is nothing but what is kept.
+    if rest.as_ref() == Some(text) {
+        return None;
+    }
     let labels = meta.labels.iter().flatten().map(|(key, value)| (Key::label(key), value.clone()));
     let present = annotations.iter().map(|(key, value)| (Key::annotation(key), value.clone())).chain(labels).collect();
     let mut changes = release(&record, &present);
     changes.retain(|key, _| hints::keys().contains(key));
-    changes.insert(Key::annotation(MANAGED_ANNOTATION), None);
+    changes.insert(Key::annotation(MANAGED_ANNOTATION), rest);
     Some(changes)
 }

@@ -15,7 +15,7 @@ use crate::cluster::lease::{self, Leadership};
 use crate::cluster::trust::Trust;
 use crate::cluster::watch::synced;
 use crate::controllers::work::Written;
-use crate::controllers::{Shared, busy, certificates, handover, policies};
+use crate::controllers::{Shared, busy, certificates, costs, handover, policies};
 use crate::rate::TokenBucket;
 use crate::tasks::Tasks;
 use crate::webhook::admin::{self, Admin};
@@ -23,7 +23,8 @@ use crate::webhook::admin::{self, Admin};
 pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     let mut prepared = Prepared::load(&args)?;
     let (index, dirty) = Index::following(std::mem::take(&mut prepared.rules));
-    let process = Process::start(&args, prepared, index).await?;
+    let cluster = prepared.cluster();
+    let process = Process::start(&args, prepared, index, cluster).await?;
     let admin_listener = TcpListener::bind(args.admin_listen)
         .await
         .with_context(|| format!("cannot listen on BELAY_ADMIN_LISTEN {}", args.admin_listen))?;
@@ -36,6 +37,7 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
         index,
         health,
         rule_health,
+        costs,
         metrics,
         tasks,
         watches,
@@ -87,6 +89,19 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
         written: Written::default(),
         remembered: busy::Remembered::default(),
     };
+    let costs_loop = costs.clone().map(|filled| costs::Loop {
+        shared: shared.clone(),
+        costs: filled.costs,
+        health: filled.health,
+        own_pod: costs::OwnPod {
+            namespace: args.namespace.clone(),
+            name: args.pod_name.clone().unwrap_or_default(),
+            uid: args.pod_uid.clone().unwrap_or_default(),
+        },
+        rate: TokenBucket::new(config.deletion_cost.writes_per_second),
+        written: Written::default(),
+        remembered: costs::Remembered::default(),
+    });
     let policies = policies::Loop { shared };
     let certificates = certificates::Loop {
         client,
@@ -98,17 +113,18 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
         leadership,
         applier,
     };
+    let costs_loop = costs_loop.map(|costs| tasks.spawn("deletion costs", costs.run(terminate.clone())));
     let loops = [
         tasks.spawn("handovers", handover.run(terminate.clone())),
         tasks.spawn("busy pods", busy.run(terminate.clone())),
         tasks.spawn("policies", policies.run(terminate.clone())),
         tasks.spawn("certificates", certificates.run(terminate.clone())),
     ];
-    let admin = Admin { conditions: Arc::new(conditions(&terminate, health, &rule_health)), metrics };
+    let admin = Admin { conditions: Arc::new(conditions(&terminate, health, &rule_health, costs.as_ref())), metrics };
     let serving = tokio::spawn(admin::serve(admin_listener, admin, stop.clone()));
 
     let failed = ended(&tasks, &terminate).await;
-    for task in loops {
+    for task in loops.into_iter().chain(costs_loop) {
         task.await.context("a controller loop failed")?;
     }
     resign.cancel();

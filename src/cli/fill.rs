@@ -6,9 +6,10 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use belay_decide::busy::Rule;
+use belay_decide::busy::{GroupKind, Rule};
 use belay_decide::hold::{HoldView, Rules};
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
 use kube::api::DynamicObject;
 use kube::core::{ApiResource, DeserializeGuard};
@@ -16,44 +17,89 @@ use kube::runtime::watcher;
 
 use crate::api::{EvictionHold, HandoverPolicy, HandoverPolicySpec};
 use crate::cluster::clock::Clock;
+use crate::cluster::costs::{CostSink, Costs, Pair};
 use crate::cluster::index::{BusyPodSink, Index, IndexSink, LinkedSink, OwnerSink, Policy, Target};
 use crate::cluster::owners::{self, Resources};
+use crate::cluster::project_cost::{self, LeftOut};
 use crate::cluster::subset::{DeploymentSubset, NodeSubset, PodSubset, ReplicaSetSubset};
 use crate::cluster::watch::{Health, RuleHealth, Watches};
 use crate::cluster::{project, project_busy};
-use crate::config::Selects;
+use crate::config::{Config, Selects};
 
-/// Watches everything that decisions about evictions read: for handovers, or for busy pods alone.
-pub(super) fn fill(watches: &Watches, index: &Index, handovers: bool) -> Vec<Health> {
-    let client = || watches.client.clone();
-    let sink = || IndexSink(index.clone());
-    let config = watcher::Config::default;
-    let mut health = vec![
-        watches.start("pods", Api::all(client()), config(), |pod: &PodSubset| Some(project::pod(pod)), sink()),
-        watches.start("EvictionHolds", Api::all(client()), config(), hold, sink()),
-    ];
-    if !handovers {
-        return health;
+/// What the watches of a server are for.
+pub(super) struct Purpose {
+    /// Evictions are held for handovers.
+    pub(super) handovers: bool,
+    /// Evictions are held, for handovers or for busy pods.
+    pub(super) holds: bool,
+    /// Where nodes are ranked, the cache for that.
+    pub(super) costs: Option<Costs>,
+    /// Pods that ranks give no value.
+    pub(super) left_out: LeftOut,
+}
+
+impl Purpose {
+    pub(super) fn of(config: &Config, costs: Option<Costs>, left_out: LeftOut) -> Self {
+        let busy = config.busy_hints.enabled;
+        // With every capability off the webhook still answers, and is ready.
+        let handovers = config.eviction_hold.enabled || !busy && costs.is_none();
+        Self { handovers, holds: handovers || busy, costs, left_out }
     }
-    health.extend([
-        watches.start("nodes", Api::all(client()), config(), |node: &NodeSubset| Some(project::node(node)), sink()),
-        watches.start(
-            "ReplicaSets",
-            Api::all(client()),
-            config(),
-            |set: &ReplicaSetSubset| Some(project::replica_set(set)),
-            sink(),
-        ),
-        watches.start(
-            "Deployments",
-            Api::all(client()),
-            config(),
-            |deployment: &DeploymentSubset| Some(project::deployment(deployment)),
-            sink(),
-        ),
-        watches.start("HandoverPolicies", Api::all(client()), config(), |object| Some(policy(object)), sink()),
-    ]);
+}
+
+/// Watches everything that decisions about evictions read, for handovers or for busy pods alone, and the pods, nodes and
+/// ReplicaSets that deletion costs are made of: each kind once, whoever reads it.
+pub(super) fn fill(watches: &Watches, index: &Index, purpose: &Purpose) -> Vec<Health> {
+    let client = || watches.client.clone();
+    let index = || IndexSink(index.clone());
+    let both = || Pair(index(), CostSink(purpose.costs.clone()));
+    let config = watcher::Config::default;
+    let (handovers, holds, costs) = (purpose.handovers, purpose.holds, purpose.costs.is_some());
+    let mut health = Vec::new();
+    if holds || costs {
+        let left_out = purpose.left_out.clone();
+        let project = move |pod: &PodSubset| {
+            let cost = costs.then(|| project_cost::pod(pod, &left_out, Clock::wall()));
+            Some((holds.then(|| project::pod(pod, costs)), cost))
+        };
+        health.push(watches.start("pods", Api::all(client()), config(), project, both()));
+    }
+    if handovers || costs {
+        let project = move |node: &NodeSubset| {
+            let cost = costs.then(|| project_cost::node(node, Clock::wall()));
+            Some((handovers.then(|| project::node(node)), cost))
+        };
+        health.push(watches.start("nodes", Api::all(client()), config(), project, both()));
+        let project = move |set: &ReplicaSetSubset| {
+            let cost = costs.then(|| project_cost::set(set));
+            Some((handovers.then(|| project::replica_set(set)), cost))
+        };
+        health.push(watches.start("ReplicaSets", Api::all(client()), config(), project, both()));
+    }
+    if holds {
+        health.push(watches.start("EvictionHolds", Api::all(client()), config(), hold, index()));
+    }
+    if handovers {
+        let project = |deployment: &DeploymentSubset| Some(project::deployment(deployment));
+        health.extend([
+            watches.start("Deployments", Api::all(client()), config(), project, index()),
+            watches.start("HandoverPolicies", Api::all(client()), config(), |object| Some(policy(object)), index()),
+        ]);
+    }
     health
+}
+
+/// Watches what deletion costs read besides: budgets, and what Karpenter says where it is installed.
+pub(super) fn fill_costs(watches: &Watches, resources: &Resources, costs: &Costs) -> Vec<Health> {
+    let sink = || CostSink(Some(costs.clone()));
+    let budget = |budget: &PodDisruptionBudget| Some(project_cost::budget(budget, Clock::wall()));
+    let budgets: Api<PodDisruptionBudget> = Api::all(watches.client.clone());
+    let kind = |kind: &str| GroupKind::new("karpenter.sh", kind);
+    vec![
+        watches.start("PodDisruptionBudgets", budgets, watcher::Config::default(), budget, sink()),
+        owners::follow(watches, resources.clone(), kind("NodeClaim"), project_cost::claim, sink()),
+        owners::follow(watches, resources.clone(), kind("NodePool"), project_cost::pool, sink()),
+    ]
 }
 
 /// Watches what busy rules read: the pods that each selects, whole; the kinds of their owners; linked pods.
@@ -70,7 +116,9 @@ pub(super) fn fill_busy(
         .into_iter()
         .map(|kind| {
             let sink = OwnerSink { index: index.clone(), kind: kind.clone() };
-            (kind.clone(), owners::follow(watches, resources.clone(), kind, sink))
+            let fields = sink.fields();
+            let project = move |owner: &DynamicObject| project_busy::owner(owner, &fields);
+            (kind.clone(), owners::follow(watches, resources.clone(), kind, project, sink))
         })
         .collect();
     let labels: BTreeSet<_> = index.rules().iter().filter_map(|rule| rule.spec.linked_label.clone()).collect();

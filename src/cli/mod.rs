@@ -65,6 +65,9 @@ struct ServerArgs {
     /// The name of the pod that Belay runs in: its identity in leader election and Events.
     #[arg(long, env = "POD_NAME")]
     pod_name: Option<String>,
+    /// The UID of that pod, so that `kubectl describe` shows its Events.
+    #[arg(long, env = "POD_UID")]
+    pod_uid: Option<String>,
     #[command(flatten)]
     log: LogArgs,
 }

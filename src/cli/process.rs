@@ -6,16 +6,19 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow};
 use arc_swap::ArcSwap;
 use belay_decide::busy::Rule;
+use belay_decide::cost::cluster::Cluster;
 use kube::Client;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
-use super::fill::{fill, fill_busy};
+use super::fill::{Purpose, fill, fill_busy, fill_costs};
 use super::{LogArgs, LogFormat, ServerArgs};
 use crate::cluster::client;
+use crate::cluster::costs::Costs;
 use crate::cluster::index::Index;
 use crate::cluster::owners::Resources;
+use crate::cluster::project_cost::LeftOut;
 use crate::cluster::watch::{Health, RuleHealth, Watches};
 use crate::config::{Config, Selects};
 use crate::metrics::Metrics;
@@ -45,6 +48,8 @@ pub(super) struct Process {
     pub(super) health: Vec<Health>,
     /// The watches that only busy rules need.
     pub(super) rule_health: RuleHealth,
+    /// What deletion costs are made of; absent while they are off.
+    pub(super) costs: Option<Filled>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) tasks: Tasks,
     pub(super) watches: Watches,
@@ -52,6 +57,14 @@ pub(super) struct Process {
     pub(super) terminate: CancellationToken,
     /// Cancelled when serving is over: everything in the background ends.
     pub(super) stop: CancellationToken,
+}
+
+/// A cache of deletion costs, and what fills it.
+#[derive(Clone)]
+pub(super) struct Filled {
+    pub(super) costs: Costs,
+    pub(super) health: Vec<Health>,
+    pub(super) left_out: LeftOut,
 }
 
 /// The configuration that a server starts with, and its busy rules.
@@ -70,11 +83,22 @@ impl Prepared {
         let (rules, selects) = config.busy_hints.compile().map_err(|(key, problem)| anyhow!("{key}: {problem}"))?;
         Ok(Self { config, selects: Arc::new(selects), rules })
     }
+
+    /// An empty cluster for deletion costs; absent while they are off.
+    pub(super) fn cluster(&self) -> Option<Cluster> {
+        let costs = &self.config.deletion_cost;
+        costs.enabled.then(|| Cluster::new(costs.options(), costs.stand_down()))
+    }
 }
 
 impl Process {
     /// Begins to fill `index`, and everything around it.
-    pub(super) async fn start(args: &ServerArgs, prepared: Prepared, index: Index) -> anyhow::Result<Self> {
+    pub(super) async fn start(
+        args: &ServerArgs,
+        prepared: Prepared,
+        index: Index,
+        cluster: Option<Cluster>,
+    ) -> anyhow::Result<Self> {
         let Prepared { config, selects, .. } = prepared;
         let client = client::connect().await?;
         let settings = Arc::new(ArcSwap::from_pointee(Settings::of(&config, &args.namespace)));
@@ -85,8 +109,16 @@ impl Process {
         let watches =
             Watches { client: client.clone(), tasks: tasks.clone(), metrics: metrics.clone(), stop: stop.clone() };
         let resources = Resources::default();
-        let health = fill(&watches, &index, config.eviction_hold.enabled || !config.busy_hints.enabled);
-        let rule_health = fill_busy(&watches, &index, &resources, &selects, &config.rules(&args.namespace));
+        let rules = config.rules(&args.namespace);
+        let costs = cluster.map(Costs::new);
+        let purpose = Purpose::of(&config, costs.clone(), LeftOut::of(rules.clone(), &selects, index.rules()));
+        let health = fill(&watches, &index, &purpose);
+        let costs = costs.map(|costs| {
+            let besides = fill_costs(&watches, &resources, &costs);
+            let health = health.iter().cloned().chain(besides).collect();
+            Filled { costs, health, left_out: purpose.left_out }
+        });
+        let rule_health = fill_busy(&watches, &index, &resources, &selects, &rules);
         let touched = index.clone();
         tasks.spawn(
             "configuration",
@@ -112,6 +144,7 @@ impl Process {
             index,
             health,
             rule_health,
+            costs,
             metrics,
             tasks,
             watches,
@@ -122,19 +155,20 @@ impl Process {
 }
 
 /// What must be so for a server to be ready: it is not ending, and its caches are filled. Those of what busy rules ask
-/// are waited for only until it is known that they cannot be filled, such as for want of a right: one wrong rule must
+/// and deletion costs read are waited for only until it is known that they cannot be filled, such as for want of a right: one wrong rule must
 /// not take down the rest.
 pub(super) fn conditions(
     terminate: &CancellationToken,
     health: Vec<Health>,
     rule_health: &RuleHealth,
+    costs: Option<&Filled>,
 ) -> Vec<Condition> {
     let terminating = terminate.clone();
     let serving = move || if terminating.is_cancelled() { Err("shutting down".to_owned()) } else { Ok(()) };
     let caches = health.into_iter().map(|health| -> Condition { ("cache", Arc::new(move || health.ready())) });
     let governing = rule_health.pods.iter().cloned();
     let governing = governing.map(|health| -> Condition { ("cache", Arc::new(move || health.ready())) });
-    let asked = rule_health.asked.iter().flatten().cloned();
+    let asked = rule_health.asked.iter().flatten().chain(costs.iter().flat_map(|filled| &filled.health)).cloned();
     let asked = asked.map(|health| -> Condition { ("cache", Arc::new(move || health.settled())) });
     std::iter::once::<Condition>(("serving", Arc::new(serving))).chain(caches).chain(governing).chain(asked).collect()
 }
@@ -185,7 +219,7 @@ mod tests {
         let asked = vec![vec![late.clone()], vec![denied.clone()]];
         let rule_health = RuleHealth { pods: vec![governing.clone()], asked };
         let terminate = CancellationToken::new();
-        let conditions = conditions(&terminate, vec![cache.clone()], &rule_health);
+        let conditions = conditions(&terminate, vec![cache.clone()], &rule_health, None);
         let missing = || conditions.iter().filter(|(_, condition)| condition().is_err()).count();
         assert_eq!(missing(), 4);
         for health in [&cache, &governing, &late, &denied] {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use belay_decide::cost::cluster::Cluster;
 use futures::FutureExt as _;
 use tokio::net::TcpListener;
 use webhook_certs::{CertResolver, Jitter, LeafRequest};
@@ -13,6 +14,7 @@ use crate::cluster::clock::Clock;
 use crate::cluster::index::Index;
 use crate::cluster::trust::Trust;
 use crate::webhook::admin::{self, Admin};
+use crate::webhook::bindings::{self, BindTime};
 use crate::webhook::leaf::ServingLeaf;
 use crate::webhook::live::LiveReader;
 use crate::webhook::memory::Victims;
@@ -24,7 +26,8 @@ pub(super) async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let server_args = &args.server;
     let mut prepared = Prepared::load(server_args)?;
     let index = Index::new(std::mem::take(&mut prepared.rules));
-    let process = Process::start(server_args, prepared, index).await?;
+    let cluster = prepared.cluster().map(Cluster::only_ranks);
+    let process = Process::start(server_args, prepared, index, cluster).await?;
     let listener = TcpListener::bind(args.listen)
         .await
         .with_context(|| format!("cannot listen on BELAY_LISTEN {}", args.listen))?;
@@ -40,6 +43,7 @@ pub(super) async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         index,
         health,
         rule_health,
+        costs,
         metrics,
         tasks,
         watches,
@@ -66,12 +70,20 @@ pub(super) async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         victims: Victims::default(),
         busy_victims: Victims::default(),
         selects,
+        bind_time: costs.clone().map(|filled| BindTime {
+            costs: filled.costs,
+            health: filled.health,
+            left_out: filled.left_out,
+        }),
         live: Some(LiveReader::new(client, resources)),
         recorder,
         metrics: Arc::clone(&metrics),
         clock: Clock::start(),
     });
-    let mut conditions = conditions(&terminate, health, &rule_health);
+    if let Some(filled) = costs.clone() {
+        tasks.spawn("ranks", bindings::keep_ranks(filled.costs, filled.health, stop.clone()));
+    }
+    let mut conditions = conditions(&terminate, health, &rule_health, costs.as_ref());
     conditions.push(("certificate", Arc::new(move || leaf.ready())));
     let telemetry = metrics.register(Telemetry::register);
     let admin = Admin { conditions: Arc::new(conditions), metrics };

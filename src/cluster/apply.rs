@@ -225,11 +225,16 @@ impl Applier {
             }
             Action::DeleteOwner { kind, owner } => self.delete_owner(kind, owner).await.map(|()| None),
             Action::Event(event) => {
-                if self.events.try_send(event.clone()).is_err() {
-                    self.metrics.write("Event", "QueueFull");
-                }
+                self.tell(event);
                 Ok(None)
             }
+        }
+    }
+
+    /// Queues an Event. They tell people; where too many wait, this one is counted and lost.
+    pub fn tell(&self, event: &Event) {
+        if self.events.try_send(event.clone()).is_err() {
+            self.metrics.write("Event", "QueueFull");
         }
     }
 
@@ -341,7 +346,7 @@ fn reference(namespace: &str, object: &Reference) -> ObjectReference {
     ObjectReference {
         api_version: Some(object.api_version.to_owned()),
         kind: Some(object.kind.to_owned()),
-        namespace: Some(namespace.to_owned()),
+        namespace: (!namespace.is_empty()).then(|| namespace.to_owned()),
         name: Some(object.name.clone()),
         uid: Some(object.uid.clone()),
         field_path: object.field.clone(),

@@ -3,11 +3,13 @@
 pub mod apply;
 pub mod client;
 pub mod clock;
+pub mod costs;
 pub mod index;
 pub mod lease;
 pub mod owners;
 pub mod project;
 pub mod project_busy;
+pub mod project_cost;
 pub mod subset;
 pub mod trust;
 pub mod watch;

@@ -1,8 +1,8 @@
-//! Kinds of object that busy rules ask: found by discovery, watched, and read live.
+//! Kinds of object that come with another project's CRD, such as those that busy rules ask: found by discovery, watched,
+//! and read live.
 //!
-//! Such a kind comes with another project's CRD: it may be installed after Belay, change its version, or go. So each
-//! is looked up again from time to time, and its watch begun or ended as the API server serves it. A kind that is not
-//! served is no fault: its rules find no owner.
+//! Such a kind may be installed after Belay, change its version, or go. So each is looked up again from time to time, and
+//! its watch begun or ended as the API server serves it. A kind that is not served is no fault: it has no objects.
 
 #[cfg(test)]
 mod tests;
@@ -19,9 +19,7 @@ use kube::{Api, Client};
 use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 
-use super::index::OwnerSink;
-use super::project_busy;
-use super::watch::{self, Health, Sink as _, Watches};
+use super::watch::{self, Health, Sink, Watches};
 
 /// How soon after its CRD a kind is found. One small request in so long, and none while it is there.
 const LOOK_FOR: Duration = Duration::from_secs(30);
@@ -76,38 +74,51 @@ impl Resources {
 }
 
 /// Follows a kind: looks for it, watches it while it is served. Ready when it was seen, or seen not to be served.
-pub fn follow(watches: &Watches, resources: Resources, kind: GroupKind, sink: OwnerSink) -> Health {
+pub fn follow<V: Send + 'static>(
+    watches: &Watches,
+    resources: Resources,
+    kind: GroupKind,
+    project: impl Fn(&DynamicObject) -> V + Clone + Send + Sync + 'static,
+    sink: impl Sink<V> + Clone + Sync + 'static,
+) -> Health {
     let what: Arc<str> = kind.to_string().into();
     let health = Health::new(Arc::clone(&what), watches.metrics.watch_failing(Arc::clone(&what)));
     let follower = Follower {
         client: watches.client.clone(),
         resources,
         kind,
+        project,
         sink,
         health: health.clone(),
         stop: watches.stop.clone(),
     };
-    watches.tasks.spawn("owners", follower.run());
+    watches.tasks.spawn("followed kind", follower.run());
     health
 }
 
-struct Follower {
+struct Follower<P, S> {
     client: Client,
     resources: Resources,
     kind: GroupKind,
-    sink: OwnerSink,
+    project: P,
+    sink: S,
     health: Health,
     stop: CancellationToken,
 }
 
-impl Follower {
-    async fn run(mut self) {
+impl<P, S> Follower<P, S> {
+    async fn run<V>(mut self)
+    where
+        V: Send + 'static,
+        P: Fn(&DynamicObject) -> V + Clone + Send + Sync + 'static,
+        S: Sink<V> + Clone + 'static,
+    {
         let mut served: Option<Served> = None;
         let mut pauses = watch::backoff();
         while !self.stop.is_cancelled() {
             let pause = match self.look_up().await {
                 Ok(Some(now)) if served.as_ref() != Some(&now) => {
-                    tracing::info!(kind = %self.kind, version = %now.resource.version, "following owners");
+                    tracing::info!(kind = %self.kind, version = %now.resource.version, "following kind");
                     self.resources.set(&self.kind, Some(now.clone()));
                     served = Some(now);
                     Duration::ZERO
@@ -115,7 +126,7 @@ impl Follower {
                 Ok(Some(_)) => LOOK_AGAIN,
                 Ok(None) => {
                     if served.take().is_some() {
-                        tracing::warn!(kind = %self.kind, "the API server does not serve owners of this kind any more");
+                        tracing::warn!(kind = %self.kind, "the API server does not serve this kind any more");
                         self.resources.set(&self.kind, None);
                     }
                     self.sink.replace(Vec::new());
@@ -136,9 +147,9 @@ impl Follower {
             };
             pauses = watch::backoff();
             let stop = self.stop.child_token();
-            let fields = self.sink.fields();
             let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &now.resource);
-            let project = move |object: &DynamicObject| Some(project_busy::owner(object, &fields));
+            let project = self.project.clone();
+            let project = move |object: &DynamicObject| Some(project(object));
             let watching = watch::run(
                 api,
                 watcher::Config::default(),

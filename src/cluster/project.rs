@@ -30,11 +30,11 @@ pub(super) fn text(value: Option<&String>) -> Box<str> {
     value.map(String::as_str).unwrap_or_default().into()
 }
 
-fn label(meta: &ObjectMeta, key: &str) -> Option<Box<str>> {
+pub(super) fn label(meta: &ObjectMeta, key: &str) -> Option<Box<str>> {
     meta.labels.as_ref()?.get(key).map(|value| value.as_str().into())
 }
 
-fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+pub(super) fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
     meta.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
@@ -43,19 +43,19 @@ fn revision(meta: &ObjectMeta) -> Option<u64> {
 }
 
 /// UID of the controlling owner, if it is of this kind.
-fn controller_uid(meta: &ObjectMeta, kind: &str) -> Option<Box<str>> {
+pub(super) fn controller_uid(meta: &ObjectMeta, kind: &str) -> Option<Box<str>> {
     let owners = meta.owner_references.as_ref()?;
     let owner = owners.iter().find(|owner| owner.controller == Some(true))?;
     let apps = owner.api_version.starts_with("apps/");
     (apps && owner.kind == kind).then(|| owner.uid.as_str().into())
 }
 
-fn condition<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
+pub(super) fn condition<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
     conditions.iter().find(|condition| condition.type_ == type_)
 }
 
-/// Projects a Pod.
-pub fn pod(pod: &PodSubset) -> PodView {
+/// Projects a Pod. Where `costs_are_ranked`, its deletion cost is no hint of a busy rule.
+pub fn pod(pod: &PodSubset, costs_are_ranked: bool) -> PodView {
     let meta = &pod.metadata;
     let ready = condition(&pod.status.conditions, "Ready").filter(|ready| ready.status == "True");
     let scheduled = condition(&pod.status.conditions, "PodScheduled");
@@ -74,7 +74,7 @@ pub fn pod(pod: &PodSubset) -> PodView {
         unschedulable: scheduled.is_some_and(|scheduled| {
             scheduled.status == "False" && scheduled.reason.as_deref() == Some("Unschedulable")
         }),
-        marked: annotation(meta, MANAGED_ANNOTATION).is_some_and(hints::are_in),
+        marked: annotation(meta, MANAGED_ANNOTATION).is_some_and(|record| hints::are_in(record, costs_are_ranked)),
     }
 }
 

@@ -4,7 +4,7 @@
 //! decoder skip the rest. They inherit the real types' group, version and paths.
 
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod, TopologySpreadConstraint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::Resource;
@@ -27,13 +27,36 @@ pub struct PodSubset {
 #[serde(rename_all = "camelCase")]
 pub(super) struct PodSpec {
     pub(super) node_name: Option<String>,
+    pub(super) priority: Option<i32>,
+    #[serde(default)]
+    pub(super) init_containers: Vec<InitContainer>,
 }
 
 #[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct InitContainer {
+    pub(super) name: String,
+    pub(super) restart_policy: Option<String>,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct PodStatus {
     pub(super) phase: Option<String>,
     #[serde(default)]
     pub(super) conditions: Vec<Condition>,
+    #[serde(default)]
+    pub(super) container_statuses: Vec<ContainerStatus>,
+    #[serde(default)]
+    pub(super) init_container_statuses: Vec<ContainerStatus>,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ContainerStatus {
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) restart_count: i32,
 }
 
 #[derive(Deserialize, Clone, Debug, Default)]
@@ -81,6 +104,7 @@ pub struct ReplicaSetSubset {
 
 #[derive(Deserialize, Clone, Debug, Default)]
 pub(super) struct ReplicaSetSpec {
+    pub(super) replicas: Option<i32>,
     #[serde(default)]
     pub(super) template: Template,
 }
@@ -89,12 +113,23 @@ pub(super) struct ReplicaSetSpec {
 pub(super) struct Template {
     #[serde(default)]
     pub(super) metadata: TemplateMeta,
+    #[serde(default)]
+    pub(super) spec: TemplateSpec,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct TemplateSpec {
+    #[serde(default)]
+    pub(super) topology_spread_constraints: Vec<TopologySpreadConstraint>,
 }
 
 #[derive(Deserialize, Clone, Debug, Default)]
 pub(super) struct TemplateMeta {
     #[serde(default)]
     pub(super) annotations: BTreeMap<String, String>,
+    #[serde(default)]
+    pub(super) labels: BTreeMap<String, String>,
 }
 
 /// A Deployment.

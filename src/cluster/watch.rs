@@ -89,6 +89,13 @@ impl Health {
         }
     }
 
+    /// What has kept the watch from seeing for longer than an API server needs to start.
+    pub fn lasting_trouble(&self) -> Option<String> {
+        let state = self.state.lock();
+        let lasts = state.since.is_some_and(|since| since.elapsed() >= LASTING);
+        state.trouble.as_ref().filter(|_| lasts || self.known.is_cancelled() && !state.synced).cloned()
+    }
+
     /// `Err` with one line while it is not known yet whether the watch can be complete.
     pub fn settled(&self) -> Result<(), String> {
         if self.known.is_cancelled() { Ok(()) } else { self.ready() }

@@ -162,7 +162,9 @@ impl Loop {
             return now.saturating_add(RETRY).ok();
         }
         let managed = project_busy::managed(meta);
-        let action = reconcile::forget(&object_ref(meta), managed.as_deref(), &project_busy::marks(meta))?;
+        let costs_are_ranked = self.shared.settings.load().costs_are_ranked;
+        let marks = project_busy::marks(meta);
+        let action = reconcile::forget(&object_ref(meta), managed.as_deref(), &marks, costs_are_ranked)?;
         let sequence = [action];
         match self.shared.applier.perform(&sequence).await.1 {
             Ok(()) => self.tell(key, &sequence),

@@ -2,6 +2,7 @@
 
 pub mod busy;
 pub mod certificates;
+pub mod costs;
 pub mod handover;
 pub mod policies;
 pub mod work;

@@ -120,6 +120,7 @@ fn every_hint_has_a_row_with_its_values() {
         cast_ai: true,
         spot_ocean: true,
         deletion_cost: true,
+        costs_are_ranked: false,
     };
     let page = read(PAGE);
     let now = Timestamp::UNIX_EPOCH;

@@ -61,7 +61,7 @@ fn stamp(handlers: &Handlers, pod: &DynamicObject) -> Option<BTreeMap<Key, Strin
 /// `TotalAnnotationSizeLimitB`), and with them the pod. Ours are less than 4 KiB.
 const ROOM_FOR_ANNOTATIONS: usize = 252 << 10;
 
-fn has_room(meta: &ObjectMeta) -> bool {
+pub(super) fn has_room(meta: &ObjectMeta) -> bool {
     let annotations = meta.annotations.iter().flatten();
     annotations.map(|(key, value)| key.len() + value.len()).sum::<usize>() <= ROOM_FOR_ANNOTATIONS
 }

@@ -17,6 +17,7 @@ use serde_json::Value;
 use crate::cluster::client::describe;
 use crate::cluster::owners::Resources;
 use crate::cluster::project_busy::{self, OwnerFields};
+use crate::cluster::subset::PodSubset;
 
 /// Longer than any healthy API server needs for a small read, and shorter than the time after which the server itself
 /// would let the request through unlooked at.
@@ -74,8 +75,21 @@ impl LiveReader {
         match tokio::time::timeout(self.timeout, read).await {
             Ok(Ok((pod, owner, linked))) => Ok(LiveFacts { pod, owner, linked }),
             Ok(Err(error)) => Err(describe(&error)),
-            Err(_) => Err(format!("the API server did not answer within {} ms", self.timeout.as_millis())),
+            Err(_) => Err(self.too_late()),
         }
+    }
+
+    /// A pod as it is; absent where it is gone. Else what is in the way.
+    pub async fn pod_itself(&self, namespace: &str, name: &str) -> Result<Option<PodSubset>, String> {
+        let pods: Api<PodSubset> = Api::namespaced(self.client.clone(), namespace);
+        match tokio::time::timeout(self.timeout, pods.get_opt(name)).await {
+            Ok(result) => result.map_err(|error| describe(&error)),
+            Err(_) => Err(self.too_late()),
+        }
+    }
+
+    fn too_late(&self) -> String {
+        format!("the API server did not answer within {} ms", self.timeout.as_millis())
     }
 
     /// The pod, where an expression reads it. One that is gone by now, or is another one, is as it was: the API server

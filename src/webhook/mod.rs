@@ -4,6 +4,7 @@
 //! anything else falls back to `failurePolicy`, and many drainers give up at its errors.
 
 pub mod admin;
+pub mod bindings;
 pub mod busy;
 pub mod eviction;
 pub mod leaf;
@@ -33,6 +34,7 @@ use crate::cluster::watch::{Health, RuleHealth};
 use crate::config::Selects;
 use crate::metrics::Metrics;
 use crate::settings::Settings;
+use bindings::BindTime;
 use live::LiveReader;
 use memory::Victims;
 use recorder::Recorder;
@@ -43,6 +45,8 @@ use server::{Trouble, Unserved};
 pub const EVICTION_PATH: &str = "/validate/eviction";
 /// The path of creations of pods that busy rules select.
 pub const BUSY_PATH: &str = "/mutate/busy";
+/// The path of bindings of pods.
+pub const BINDINGS_PATH: &str = "/mutate/bindings";
 /// The path of creations of Deployments' pods.
 pub const PODS_PATH: &str = "/mutate/pods";
 
@@ -62,6 +66,8 @@ pub struct Handlers {
     pub busy_victims: Victims<belay_decide::busy::eviction::Memory>,
     /// What each busy rule selects.
     pub selects: Arc<Vec<Selects>>,
+    /// What deletion costs at a bind are made of; absent while they are off.
+    pub bind_time: Option<BindTime>,
     /// Reads what an idle pod's state depends on; absent where there is no API server.
     pub live: Option<LiveReader>,
     /// Where holds are recorded.
@@ -90,16 +96,18 @@ enum Endpoint {
     Eviction,
     Pods,
     Busy,
+    Bindings,
 }
 
 impl Endpoint {
-    const ALL: [Self; 3] = [Self::Eviction, Self::Pods, Self::Busy];
+    const ALL: [Self; 4] = [Self::Eviction, Self::Pods, Self::Busy, Self::Bindings];
 
     fn path(self) -> &'static str {
         match self {
             Self::Eviction => EVICTION_PATH,
             Self::Pods => PODS_PATH,
             Self::Busy => BUSY_PATH,
+            Self::Bindings => BINDINGS_PATH,
         }
     }
 
@@ -108,6 +116,7 @@ impl Endpoint {
             Self::Eviction => eviction::answer(handlers, request).await,
             Self::Pods => pods::answer(handlers, request),
             Self::Busy => busy::answer(handlers, request),
+            Self::Bindings => bindings::answer(handlers, request).await,
         }
     }
 }

@@ -53,6 +53,7 @@ impl Webhook {
             victims: Victims::default(),
             busy_victims: Victims::default(),
             selects: Arc::new(selects),
+            bind_time: None,
             live: None,
             recorder,
             metrics,
@@ -94,7 +95,7 @@ impl Webhook {
         sink.apply(project::node(&node));
         sink.apply(project::deployment(&serde_json::from_value::<DeploymentSubset>(deployment).unwrap()));
         sink.apply(project::replica_set(&serde_json::from_value::<ReplicaSetSubset>(set).unwrap()));
-        sink.apply(project::pod(&serde_json::from_value::<PodSubset>(pod).unwrap()));
+        sink.apply(project::pod(&serde_json::from_value::<PodSubset>(pod).unwrap(), false));
         let policy: crate::api::HandoverPolicy = serde_json::from_value(policy).unwrap();
         sink.apply(Policy {
             view: project::policy(&policy),

@@ -51,10 +51,16 @@ pub fn keys() -> [Key; 8] {
     ]
 }
 
-/// A record of what Belay wrote has one of these keys.
-pub fn are_in(record: &str) -> bool {
+/// Those of them that only busy rules look after. Where nodes are ranked (`crate::cost`), the deletion cost of a pod is
+/// that part's, but for pods whose rule asks for one.
+pub fn own_keys(costs_are_ranked: bool) -> Vec<Key> {
+    keys().into_iter().filter(|key| !costs_are_ranked || key.name() != DELETION_COST).collect()
+}
+
+/// A record of what Belay wrote has a key that only busy rules look after.
+pub fn are_in(record: &str, costs_are_ranked: bool) -> bool {
     let record = Record::parse(Some(record));
-    let keys = keys();
+    let keys = own_keys(costs_are_ranked);
     record.keys().any(|key| keys.contains(key))
 }
 
@@ -69,7 +75,8 @@ pub enum Told {
     Busy(Timestamp),
 }
 
-/// The values of all keys, nothing for those that are to be absent, and when they change by themselves.
+/// The values of all keys, nothing for those that are to be absent, and when they change by themselves. A key that another
+/// part of Belay looks after is left out.
 pub fn desired(
     switches: &HintSwitches,
     told: Told,
@@ -92,7 +99,9 @@ pub fn desired(
         while_busy(switches.cast_ai, "true"),
         while_busy(switches.spot_ocean, "true"),
     ];
-    (keys().into_iter().zip(values).collect(), changes_at)
+    let leaves_cost = switches.costs_are_ranked && !switches.deletion_cost;
+    let is_ours = |(key, _): &(Key, Option<String>)| !leaves_cost || key.name() != DELETION_COST;
+    (keys().into_iter().zip(values).filter(is_ours).collect(), changes_at)
 }
 
 fn safe_to_evict(hint: AutoscalerHint, told: Told, now: Timestamp) -> (Option<&'static str>, Option<Timestamp>) {

@@ -231,10 +231,15 @@ fn event(
     })
 }
 
-/// Takes away everything that Belay wrote on a pod that no rule governs any more; `keys` are those of the busy hints.
-pub fn forget(pod: &ObjectRef, managed: Option<&str>, marks: &BTreeMap<Key, String>) -> Option<Action> {
+/// Takes away everything that busy rules had Belay write on a pod that none governs any more.
+pub fn forget(
+    pod: &ObjectRef,
+    managed: Option<&str>,
+    marks: &BTreeMap<Key, String>,
+    costs_are_ranked: bool,
+) -> Option<Action> {
     let record = Record::parse(managed);
-    let desired: BTreeMap<_, _> = hints::keys().into_iter().map(|key| (key, None)).collect();
+    let desired: BTreeMap<_, _> = hints::own_keys(costs_are_ranked).into_iter().map(|key| (key, None)).collect();
     let outcome = ownership::reconcile(&record, marks, &desired, &mut Removals::default(), Timestamp::UNIX_EPOCH);
     let mut kept = outcome.record.clone();
     kept.drop_given_up(&desired);

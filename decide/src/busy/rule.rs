@@ -119,6 +119,9 @@ pub struct HintSwitches {
     pub spot_ocean: bool,
     /// Annotation `controller.kubernetes.io/pod-deletion-cost`.
     pub deletion_cost: bool,
+    /// Nodes are ranked, so the deletion costs of pods that this rule gives none are looked after elsewhere.
+    #[serde(skip)]
+    pub costs_are_ranked: bool,
 }
 
 impl Default for HintSwitches {
@@ -132,6 +135,7 @@ impl Default for HintSwitches {
             cast_ai: false,
             spot_ocean: false,
             deletion_cost: false,
+            costs_are_ranked: false,
         }
     }
 }

@@ -67,6 +67,7 @@ pub(crate) fn all_hints() -> HintSwitches {
         cast_ai: true,
         spot_ocean: true,
         deletion_cost: true,
+        costs_are_ranked: false,
     }
 }
 

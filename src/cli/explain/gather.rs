@@ -130,7 +130,7 @@ impl Reading<'_> {
     async fn fill(&mut self, index: &Index, handovers: bool) -> Vec<HoldView> {
         let mut sink = IndexSink(index.clone());
         let pods: Vec<PodSubset> = self.list("pods").await;
-        sink.replace(pods.iter().map(project::pod).collect());
+        sink.replace(pods.iter().map(|pod| project::pod(pod, false)).collect());
         let holds = self.list::<DeserializeGuard<EvictionHold>>("EvictionHolds").await;
         let holds: Vec<HoldView> = holds.iter().filter_map(fill::hold).collect();
         sink.replace(holds.clone());

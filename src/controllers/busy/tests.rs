@@ -174,7 +174,7 @@ impl Stage {
             _ => None,
         };
         let index = self.index();
-        IndexSink(index.clone()).apply(project::pod(&serde_json::from_value::<PodSubset>(pod.clone()).unwrap()));
+        IndexSink(index.clone()).apply(project::pod(&serde_json::from_value::<PodSubset>(pod.clone()).unwrap(), false));
         if let Some(rule) = rule {
             let pod = project_busy::pod(&serde_json::from_value(pod).unwrap(), &index.rules()[rule], Clock::wall());
             BusyPodSink { index, rule }.apply(pod);
@@ -384,7 +384,7 @@ async fn of_a_pod_that_goes_nothing_is_kept() {
     let index = stage.index();
     let busy = project_busy::pod(&serde_json::from_value(pod.clone()).unwrap(), &index.rules()[PLAIN], Clock::wall());
     BusyPodSink { index: index.clone(), rule: PLAIN }.delete(busy);
-    IndexSink(index).delete(project::pod(&serde_json::from_value::<PodSubset>(pod).unwrap()));
+    IndexSink(index).delete(project::pod(&serde_json::from_value::<PodSubset>(pod).unwrap(), false));
     assert_eq!(stage.look().await, (nothing(), None));
     assert_eq!(stage.counted("plain", "Busy").as_deref(), Some("0"));
     assert!(stage.work.remembered.memories.lock().is_empty() && stage.work.remembered.states.lock().is_empty());

@@ -137,7 +137,7 @@ impl Webhook {
     /// The cache knows this pod, by the watch of its rule's pods and by that of all pods.
     fn knows_pod(&self, rule: usize, pod: Value) {
         let index = self.handlers.index.clone();
-        let view = project::pod(&serde_json::from_value::<PodSubset>(pod.clone()).unwrap());
+        let view = project::pod(&serde_json::from_value::<PodSubset>(pod.clone()).unwrap(), false);
         IndexSink(index.clone()).apply(view);
         let pod = project_busy::pod(&serde_json::from_value(pod).unwrap(), &index.rules()[rule], Clock::wall());
         BusyPodSink { index, rule }.apply(pod);

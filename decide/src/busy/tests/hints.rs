@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use crate::busy::hints::{self, Told, desired};
+use crate::busy::hints::{self, DELETION_COST, Told, desired};
 use crate::busy::testing::all_hints;
 use crate::busy::{AutoscalerHint, HintSwitches};
 use crate::ownership::Key;
@@ -52,6 +52,7 @@ fn each_reader_is_told_in_its_own_words() {
         cast_ai: false,
         spot_ocean: false,
         deletion_cost: false,
+        costs_are_ranked: false,
     };
     let only = |set: fn(&mut HintSwitches)| {
         let mut switches = nothing();
@@ -146,6 +147,20 @@ fn a_record_is_of_hints_where_it_has_one_of_their_keys() {
         ("{}", false),
         ("junk", false),
     ] {
-        assert_eq!(hints::are_in(record), expected, "{record}");
+        assert_eq!(hints::are_in(record, false), expected, "{record}");
     }
+}
+
+#[test]
+fn a_cost_is_left_to_the_ranks_unless_the_rule_asks_for_one() {
+    let cost = Key::annotation(DELETION_COST);
+    for (costs_are_ranked, deletion_cost, expected) in
+        [(false, false, true), (false, true, true), (true, true, true), (true, false, false)]
+    {
+        let switches = HintSwitches { costs_are_ranked, deletion_cost, ..HintSwitches::default() };
+        let (values, _) = desired(&switches, Told::Free, after(0));
+        assert_eq!(values.contains_key(&cost), expected, "{switches:?}");
+    }
+    let record = r#"{"controller.kubernetes.io/pod-deletion-cost":"-7"}"#;
+    assert!(hints::are_in(record, false) && !hints::are_in(record, true));
 }

@@ -89,6 +89,7 @@ fn switches_add_and_take_away_what_they_switch() {
         cast_ai: false,
         spot_ocean: false,
         deletion_cost: false,
+        costs_are_ranked: false,
     };
     scene.rule.hints = switched_off;
     scene.settle();

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use super::pods::KnownPod;
-use super::{Assumed, BIND_SEEN_WITHIN, Cluster, PodName, name_of};
+use super::{Assumed, Cluster, PodName, name_of};
 use crate::cost::ranking::Ranking;
 use crate::cost::removal;
 use crate::cost::values::at_bind;
@@ -26,10 +26,11 @@ impl Cluster {
     /// The value that a pod ought to carry once it is bound to a node; absent is none. `pod` is the pod as it is now.
     pub fn value_at_bind(&self, pod: &CostPod, node: &str, now: Timestamp) -> Option<i32> {
         let known = self.sets.get(pod.set.as_ref()?)?;
-        let of_set = self.pods.of(&known.set.uid).map(|kept| &kept.known.pod);
-        let (coming, seen): (Vec<_>, Vec<_>) = of_set.partition(|other| self.is_assumed(other, now));
-        let coming: Vec<CostPod> = coming.into_iter().map(|other| self.as_assumed(other)).collect();
-        let pods: Vec<&CostPod> = seen.into_iter().chain(&coming).collect();
+        let seen = self.pods.of(&known.set.uid).map(|kept| &kept.known.pod);
+        let seen = seen.filter(|other| other.node.is_some() || self.assumed_of(other, now).is_none());
+        let of_set = self.assumed.values().filter(|assumed| assumed.pod.set == pod.set);
+        let coming = of_set.filter(|assumed| assumed.is_believed(now) && !self.is_seen_bound(&assumed.pod));
+        let pods: Vec<&CostPod> = seen.chain(coming.map(|assumed| &assumed.pod)).collect();
         at_bind(&known.set, &pods, pod, node, &self.ground(now))
     }
 
@@ -41,28 +42,25 @@ impl Cluster {
         known.set.replicas > 1 && (is_spread || self.ranking.rank_of(node).is_some())
     }
 
-    /// UID of the ReplicaSet of a pod that is known.
-    pub fn set_of(&self, namespace: &str, name: &str) -> Option<&str> {
-        self.pods.get(self.pods.id(namespace, name)?)?.known.pod.set.as_deref()
+    /// UID of the ReplicaSet of a pod, if it is of one; absent where the pod is not known.
+    pub fn known_set_of(&self, namespace: &str, name: &str) -> Option<Option<&str>> {
+        Some(self.pods.get(self.pods.id(namespace, name)?)?.known.pod.set.as_deref())
     }
 
-    /// A bind was answered: believed until the pod is seen bound.
+    /// A bind was answered: believed until the pod is seen bound. The pod itself need not have been seen yet.
     pub fn assume(&mut self, pod: &CostPod, node: &str, value: Option<i32>, now: Timestamp) {
-        self.assumed.insert(pod.uid.clone(), Assumed { node: node.into(), value, at: now });
+        let standing = value.map_or(pod.standing, Standing::Ours);
+        let bound = CostPod { node: Some(node.into()), standing, ..pod.clone() };
+        self.assumed.insert(pod.uid.clone(), Assumed { pod: bound, at: now });
     }
 
-    fn is_assumed(&self, pod: &CostPod, now: Timestamp) -> bool {
-        let assumed = self.assumed.get(&pod.uid);
-        pod.node.is_none() && assumed.is_some_and(|assumed| now.duration_since(assumed.at) < BIND_SEEN_WITHIN)
+    fn assumed_of(&self, pod: &CostPod, now: Timestamp) -> Option<&Assumed> {
+        self.assumed.get(&pod.uid).filter(|assumed| assumed.is_believed(now))
     }
 
-    fn as_assumed(&self, pod: &CostPod) -> CostPod {
-        let mut pod = pod.clone();
-        if let Some(assumed) = self.assumed.get(&pod.uid) {
-            pod.node = Some(assumed.node.clone());
-            pod.standing = assumed.value.map_or(pod.standing, Standing::Ours);
-        }
-        pod
+    fn is_seen_bound(&self, pod: &CostPod) -> bool {
+        let seen = self.pods.id(&pod.namespace, &pod.name).and_then(|id| self.pods.get(id));
+        seen.is_some_and(|kept| kept.known.pod.uid == pod.uid && kept.known.pod.node.is_some())
     }
 
     /// The ranks as of the last look.

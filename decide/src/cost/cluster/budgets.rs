@@ -87,12 +87,17 @@ impl Budgets {
             return None;
         }
         let named = self.0.get(&pod.namespace)?;
-        let mut covering = named.values().filter(|budget| (budget.selects)(&known.labels));
-        let first = covering.next()?;
-        let since = match covering.next() {
-            Some(second) => first.created.max(second.created),
-            None if first.lets_unready_go && !pod.is_ready() => return None,
-            None => first.exhausted_since?,
+        let covering: Vec<&Budget> = named.values().filter(|budget| (budget.selects)(&known.labels)).collect();
+        let since = match covering[..] {
+            [] => return None,
+            [only] if only.lets_unready_go && !pod.is_ready() => return None,
+            [only] => only.exhausted_since?,
+            // Since there were two.
+            ref several => {
+                let mut created: Vec<Timestamp> = several.iter().map(|budget| budget.created).collect();
+                created.sort_unstable();
+                created[1]
+            }
         };
         Some(since.max(pod.created))
     }

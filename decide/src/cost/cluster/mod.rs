@@ -86,9 +86,15 @@ pub struct Ranked {
 /// A pod that was answered to be bound, and is not seen so yet.
 #[derive(Clone, Debug)]
 struct Assumed {
-    node: Box<str>,
-    value: Option<i32>,
+    /// As it will be.
+    pod: CostPod,
     at: Timestamp,
+}
+
+impl Assumed {
+    fn is_believed(&self, now: Timestamp) -> bool {
+        now.duration_since(self.at) < BIND_SEEN_WITHIN
+    }
 }
 
 /// The cluster.
@@ -106,7 +112,8 @@ pub struct Cluster {
     /// With all that.
     nodes: Nodes,
     claims: HashMap<Box<str>, Claim>,
-    claim_of: HashMap<Box<str>, Box<str>>,
+    /// NodeClaims by the name of their node: of one name there may be a node that goes and the next.
+    claims_of: HashMap<Box<str>, BTreeSet<Box<str>>>,
     /// NodePools that are never consolidated.
     still_pools: BTreeSet<Box<str>>,
     budgets: budgets::Budgets,
@@ -146,7 +153,7 @@ impl Cluster {
             told: BTreeMap::new(),
             nodes: Nodes::new(),
             claims: HashMap::new(),
-            claim_of: HashMap::new(),
+            claims_of: HashMap::new(),
             still_pools: BTreeSet::new(),
             budgets: budgets::Budgets::default(),
             rivals: Rivals::default(),
@@ -169,11 +176,12 @@ impl Cluster {
     /// Puts together what is known of a node.
     fn compose(&mut self, name: &str) {
         let facts = self.told.get(name).map(|told| {
-            let claim = self.claim_of.get(name).and_then(|claim| self.claims.get(claim));
+            let names = self.claims_of.get(name).into_iter().flatten();
+            let claims: Vec<&Claim> = names.filter_map(|claim| self.claims.get(claim)).collect();
             let is_still = told.pool.as_ref().is_some_and(|pool| self.still_pools.contains(pool));
             NodeFacts {
-                leaving: told.leaving || claim.is_some_and(|claim| claim.leaving),
-                drifted: told.drifted || claim.is_some_and(|claim| claim.drifted),
+                leaving: told.leaving || claims.iter().any(|claim| claim.leaving),
+                drifted: told.drifted || claims.iter().any(|claim| claim.drifted),
                 keep: told.keep.or(is_still.then_some(Keep::ConsolidationOff)),
                 stood_down: self.rivals.has(&Scope::Node(name.into())),
                 ..told.clone()
@@ -222,7 +230,7 @@ impl Cluster {
     }
 
     fn touch_everything(&mut self, now: Timestamp) {
-        self.assumed.retain(|_, assumed| now.duration_since(assumed.at) < BIND_SEEN_WITHIN);
+        self.assumed.retain(|_, assumed| assumed.is_believed(now));
         for id in self.pods.ids() {
             let Some(kept) = self.pods.get_mut(id) else { continue };
             if kept.known.hold_until.is_some_and(|until| until <= now) {

@@ -3,7 +3,7 @@
 //! A hundred and fifty thousand of them stand in memory, so each stands there once and the ways to it are numbers; and
 //! the labels of a ReplicaSet's pods, which are alike, are shared.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -52,7 +52,8 @@ pub(super) struct Pods {
     named: HashMap<Box<str>, HashMap<Box<str>, usize>>,
     on_node: HashMap<Box<str>, Vec<usize>>,
     of_set: HashMap<Box<str>, Vec<usize>>,
-    labels: HashSet<Arc<Labels>>,
+    /// How many pods share each.
+    labels: HashMap<Arc<Labels>, usize>,
 }
 
 impl Pods {
@@ -104,10 +105,9 @@ impl Pods {
         let desired = desired.map_or_else(|| known.pod.standing.written(), |before| before.desired);
         // What belongs to no ReplicaSet carries nothing.
         let desired = desired.filter(|_| known.pod.set.is_some());
-        match self.labels.get(&known.labels) {
-            Some(shared) => known.labels = Arc::clone(shared),
-            None => drop(self.labels.insert(Arc::clone(&known.labels))),
-        }
+        let shared = self.labels.entry(Arc::clone(&known.labels));
+        known.labels = Arc::clone(shared.key());
+        *shared.or_default() += 1;
         let pod = &known.pod;
         let (namespace, name) = (pod.namespace.clone(), pod.name.clone());
         let (node, set) = (pod.node.clone(), pod.set.clone());
@@ -139,9 +139,11 @@ impl Pods {
                 ids.remove(key);
             }
         }
-        // The pool's own and this one.
-        if Arc::strong_count(&kept.known.labels) == 2 {
-            self.labels.remove(&kept.known.labels);
+        if let Some(sharing) = self.labels.get_mut(&kept.known.labels) {
+            *sharing -= 1;
+            if *sharing == 0 {
+                self.labels.remove(&kept.known.labels);
+            }
         }
         Some(kept)
     }

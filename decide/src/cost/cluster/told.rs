@@ -80,10 +80,12 @@ impl Cluster {
         if self.sets.get(&uid) == Some(&known) {
             return;
         }
+        self.dirty.sets.insert(uid.clone());
+        // It may have been of another Deployment.
+        self.remove_set(&uid);
         if let Some(deployment) = &known.deployment {
             self.sets_of.entry(deployment.clone()).or_default().insert(uid.clone());
         }
-        self.dirty.sets.insert(uid.clone());
         self.sets.insert(uid, known);
     }
 
@@ -121,7 +123,7 @@ impl Cluster {
         }
         self.remove_claim(&claim.name.clone());
         if let Some(node) = claim.node.clone() {
-            self.claim_of.insert(node.clone(), claim.name.clone());
+            self.claims_of.entry(node.clone()).or_default().insert(claim.name.clone());
             self.claims.insert(claim.name.clone(), claim);
             self.compose(&node);
         }
@@ -130,10 +132,13 @@ impl Cluster {
     /// A NodeClaim is gone.
     pub fn remove_claim(&mut self, name: &str) {
         let Some(node) = self.claims.remove(name).and_then(|claim| claim.node) else { return };
-        if self.claim_of.get(&node).is_some_and(|claim| **claim == *name) {
-            self.claim_of.remove(&node);
-            self.compose(&node);
+        if let Some(claims) = self.claims_of.get_mut(&node) {
+            claims.remove(name);
+            if claims.is_empty() {
+                self.claims_of.remove(&node);
+            }
         }
+        self.compose(&node);
     }
 
     /// Takes a NodePool in: whether it is never consolidated (`consolidateAfter: Never`).

@@ -167,7 +167,8 @@ fn a_pod_that_no_rule_governs_any_more_is_left_as_others_made_it() {
         uid: "pod-1".into(),
         resource_version: scene.pod.resource_version.to_string(),
     };
-    let Some(Action::PatchPod { pod, changes }) = forget(&object, scene.pod.managed.as_deref(), &scene.pod.marks)
+    let Some(Action::PatchPod { pod, changes }) =
+        forget(&object, scene.pod.managed.as_deref(), &scene.pod.marks, false)
     else {
         panic!("there is something to take away");
     };
@@ -177,7 +178,7 @@ fn a_pod_that_no_rule_governs_any_more_is_left_as_others_made_it() {
     expected.insert(key(MANAGED_ANNOTATION), Some(r#"{"example.com/of-another-part":"y"}"#.to_owned()));
     assert_eq!(changes, expected);
     patch(&mut scene.pod, &changes);
-    assert_eq!(forget(&object, scene.pod.managed.as_deref(), &scene.pod.marks), None, "once");
+    assert_eq!(forget(&object, scene.pod.managed.as_deref(), &scene.pod.marks, false), None, "once");
 }
 
 #[test]
@@ -195,7 +196,7 @@ fn where_nothing_is_left_the_record_goes_too() {
         scene.somebody(&key(DO_NOT_DISRUPT), None);
         scene.look();
     }
-    let forgotten = |scene: &Scene| forget(&object(scene), scene.pod.managed.as_deref(), &scene.pod.marks);
+    let forgotten = |scene: &Scene| forget(&object(scene), scene.pod.managed.as_deref(), &scene.pod.marks, false);
     let Some(Action::PatchPod { changes, .. }) = forgotten(&scene) else { panic!("there is something to take away") };
     patch(&mut scene.pod, &changes);
     assert_eq!((scene.marks(), scene.pod.managed.clone()), (Vec::new(), None));

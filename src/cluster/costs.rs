@@ -1,0 +1,237 @@
+//! The cache of deletion costs: a [`Cluster`] that watches fill, and who is told when it changed.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use belay_decide::cost::NodeFacts;
+use belay_decide::cost::cluster::{Budget, Claim, Cluster, KnownPod, KnownSet, PodName};
+use jiff::Timestamp;
+use parking_lot::RwLock;
+use tokio::sync::Notify;
+
+use super::clock::Clock;
+use super::project_cost::Pool;
+use super::watch::Sink;
+
+/// The cache. Cheap to clone.
+#[derive(Clone)]
+pub struct Costs {
+    cluster: Arc<RwLock<Cluster>>,
+    changed: Arc<Notify>,
+}
+
+impl Costs {
+    /// A cache that begins as this.
+    pub fn new(cluster: Cluster) -> Self {
+        Self { cluster: Arc::new(RwLock::new(cluster)), changed: Arc::default() }
+    }
+
+    /// Asks it.
+    pub fn read<R>(&self, ask: impl FnOnce(&Cluster) -> R) -> R {
+        ask(&self.cluster.read())
+    }
+
+    /// Has it look, or note something; nobody is told.
+    pub fn write<R>(&self, change: impl FnOnce(&mut Cluster) -> R) -> R {
+        change(&mut self.cluster.write())
+    }
+
+    /// Waits until a watch changed it.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+}
+
+/// A sink that feeds the cache; one for each kind. Without a cache it swallows what it is given.
+#[derive(Clone)]
+pub struct CostSink(pub Option<Costs>);
+
+/// What a kind of object does to the cache.
+trait Told: Sized {
+    /// By what objects of this kind are told apart.
+    type Key: Ord;
+
+    fn key(&self) -> Self::Key;
+    fn put(self, cluster: &mut Cluster, now: Timestamp);
+    fn take(self, cluster: &mut Cluster);
+    fn retain(cluster: &mut Cluster, keys: &BTreeSet<Self::Key>);
+}
+
+impl CostSink {
+    fn change(&self, change: impl FnOnce(&mut Cluster)) {
+        if let Some(costs) = &self.0 {
+            costs.write(change);
+            costs.changed.notify_one();
+        }
+    }
+}
+
+impl<V: Told + Send> Sink<V> for CostSink {
+    fn replace(&mut self, objects: Vec<V>) {
+        self.change(|cluster| {
+            let now = Clock::wall();
+            let keys = objects.iter().map(Told::key).collect();
+            V::retain(cluster, &keys);
+            for object in objects {
+                object.put(cluster, now);
+            }
+        });
+    }
+
+    fn apply(&mut self, object: V) {
+        self.change(|cluster| object.put(cluster, Clock::wall()));
+    }
+
+    fn delete(&mut self, object: V) {
+        self.change(|cluster| object.take(cluster));
+    }
+}
+
+impl Told for KnownPod {
+    type Key = PodName;
+
+    fn key(&self) -> PodName {
+        (self.pod.namespace.clone(), self.pod.name.clone())
+    }
+
+    fn put(self, cluster: &mut Cluster, now: Timestamp) {
+        cluster.put_pod(self, now);
+    }
+
+    fn take(self, cluster: &mut Cluster) {
+        cluster.remove_pod(&self.pod.namespace, &self.pod.name);
+    }
+
+    fn retain(cluster: &mut Cluster, keys: &BTreeSet<PodName>) {
+        cluster.retain_pods(|pod| keys.contains(&(pod.namespace.clone(), pod.name.clone())));
+    }
+}
+
+impl Told for KnownSet {
+    type Key = Box<str>;
+
+    fn key(&self) -> Box<str> {
+        self.set.uid.clone()
+    }
+
+    fn put(self, cluster: &mut Cluster, _now: Timestamp) {
+        cluster.put_set(self);
+    }
+
+    fn take(self, cluster: &mut Cluster) {
+        cluster.remove_set(&self.set.uid);
+    }
+
+    fn retain(cluster: &mut Cluster, keys: &BTreeSet<Box<str>>) {
+        cluster.retain_sets(keys);
+    }
+}
+
+impl Told for NodeFacts {
+    type Key = Box<str>;
+
+    fn key(&self) -> Box<str> {
+        self.node.name.clone()
+    }
+
+    fn put(self, cluster: &mut Cluster, _now: Timestamp) {
+        cluster.put_node(self);
+    }
+
+    fn take(self, cluster: &mut Cluster) {
+        cluster.remove_node(&self.node.name);
+    }
+
+    fn retain(cluster: &mut Cluster, keys: &BTreeSet<Box<str>>) {
+        cluster.retain_nodes(keys);
+    }
+}
+
+impl Told for Budget {
+    type Key = PodName;
+
+    fn key(&self) -> PodName {
+        (self.namespace.clone(), self.name.clone())
+    }
+
+    fn put(self, cluster: &mut Cluster, _now: Timestamp) {
+        cluster.put_budget(self);
+    }
+
+    fn take(self, cluster: &mut Cluster) {
+        cluster.remove_budget(&self.namespace, &self.name);
+    }
+
+    fn retain(cluster: &mut Cluster, keys: &BTreeSet<PodName>) {
+        cluster.retain_budgets(keys);
+    }
+}
+
+impl Told for Claim {
+    type Key = Box<str>;
+
+    fn key(&self) -> Box<str> {
+        self.name.clone()
+    }
+
+    fn put(self, cluster: &mut Cluster, _now: Timestamp) {
+        cluster.put_claim(self);
+    }
+
+    fn take(self, cluster: &mut Cluster) {
+        cluster.remove_claim(&self.name);
+    }
+
+    fn retain(cluster: &mut Cluster, keys: &BTreeSet<Box<str>>) {
+        cluster.retain_claims(keys);
+    }
+}
+
+impl Told for Pool {
+    type Key = Box<str>;
+
+    fn key(&self) -> Box<str> {
+        self.name.clone()
+    }
+
+    fn put(self, cluster: &mut Cluster, _now: Timestamp) {
+        cluster.put_pool(&self.name, self.is_still);
+    }
+
+    fn take(self, cluster: &mut Cluster) {
+        cluster.put_pool(&self.name, false);
+    }
+
+    fn retain(cluster: &mut Cluster, keys: &BTreeSet<Box<str>>) {
+        cluster.retain_pools(keys);
+    }
+}
+
+/// Feeds two caches from one watch. Either may have no use for what it brings.
+pub struct Pair<A, B>(pub A, pub B);
+
+impl<VA, VB, A: Sink<VA>, B: Sink<VB>> Sink<(Option<VA>, Option<VB>)> for Pair<A, B> {
+    fn replace(&mut self, objects: Vec<(Option<VA>, Option<VB>)>) {
+        let (first, second): (Vec<_>, Vec<_>) = objects.into_iter().unzip();
+        self.0.replace(first.into_iter().flatten().collect());
+        self.1.replace(second.into_iter().flatten().collect());
+    }
+
+    fn apply(&mut self, (first, second): (Option<VA>, Option<VB>)) {
+        if let Some(first) = first {
+            self.0.apply(first);
+        }
+        if let Some(second) = second {
+            self.1.apply(second);
+        }
+    }
+
+    fn delete(&mut self, (first, second): (Option<VA>, Option<VB>)) {
+        if let Some(first) = first {
+            self.0.delete(first);
+        }
+        if let Some(second) = second {
+            self.1.delete(second);
+        }
+    }
+}
