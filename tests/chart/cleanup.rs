@@ -1,19 +1,41 @@
-//! The cleanup Job: when it runs, with what, and that nothing of it stays.
+//! The cleanup Jobs: when each runs, with what, and that nothing of them stays.
 
 use serde_json::{Value, json};
 
 use crate::chart::{NAMESPACE, Objects, name};
 use crate::matrix;
 
-/// The Job and what it needs.
-const OBJECTS: [&str; 6] = [
-    "ClusterRole/belay-cleanup",
-    "ClusterRoleBinding/belay-cleanup",
-    "Job/belay-cleanup",
-    "Role/belay-cleanup",
-    "RoleBinding/belay-cleanup",
-    "ServiceAccount/belay-cleanup",
-];
+/// The kinds of a Job and of what it needs, which are all of its name.
+const KINDS: [&str; 6] = ["ClusterRole", "ClusterRoleBinding", "Job", "Role", "RoleBinding", "ServiceAccount"];
+
+/// When a Job runs, its name without the release's, and its arguments.
+type Job = (&'static str, &'static str, &'static [&'static str]);
+
+const UNINSTALL: Job = ("pre-delete", "cleanup", &["cleanup", "--stop-controller"]);
+const ALL_OFF: Job = ("post-upgrade", "cleanup", &["cleanup"]);
+const HINTS_OFF: Job = ("post-upgrade", "leftovers", &["cleanup", "--keep-deletion-costs"]);
+
+/// The Jobs of a combination of capabilities.
+fn jobs(values: &Value) -> Vec<Job> {
+    let on = |capability: &str| values[capability]["enabled"] == true;
+    match (on("busyHints"), on("deletionCost")) {
+        // The controller itself takes off what no rule governs any more.
+        (true, _) => vec![UNINSTALL],
+        (false, true) => vec![HINTS_OFF, UNINSTALL],
+        (false, false) => vec![ALL_OFF],
+    }
+}
+
+/// Just these Jobs are rendered, sorted by when they run, each with what it needs.
+fn assert_jobs(values: &Value, jobs: &[Job]) {
+    let objects = Objects::render(values);
+    let names = jobs.iter().flat_map(|(hook, name, _)| KINDS.map(|kind| (*hook, format!("{kind}/belay-{name}"))));
+    assert_eq!(objects.hooks(), names.collect::<Vec<_>>(), "{values}");
+    for (_, name, args) in jobs {
+        let job = objects.get("Job", &format!("belay-{name}"));
+        assert_eq!(job["spec"]["template"]["spec"]["containers"][0]["args"], json!(args), "{values}");
+    }
+}
 
 fn with_cleanup(mut values: Value, cleanup: Value) -> Value {
     values["cleanup"] = cleanup;
@@ -21,21 +43,15 @@ fn with_cleanup(mut values: Value, cleanup: Value) -> Value {
 }
 
 #[test]
-fn it_runs_before_an_uninstallation_with_hints_and_after_an_upgrade_without() {
-    let cases = [
-        (json!({}), Some("post-upgrade")),
-        (json!({ "evictionHold": { "enabled": false } }), Some("post-upgrade")),
-        (matrix::busy_alone(), Some("pre-delete")),
-        (with_cleanup(matrix::busy_alone(), json!({ "onUpgrade": false })), Some("pre-delete")),
-        (with_cleanup(matrix::busy_alone(), json!({ "enabled": false })), None),
-        (with_cleanup(json!({}), json!({ "onUpgrade": false })), None),
-        (with_cleanup(json!({}), json!({ "enabled": false })), None),
-    ];
-    for (values, hook) in cases {
-        let expected: Vec<(&str, String)> =
-            hook.into_iter().flat_map(|hook| OBJECTS.map(|object| (hook, object.to_owned()))).collect();
-        assert_eq!(Objects::render(&values).hooks(), expected, "{values}");
+fn what_was_written_is_taken_off_before_an_uninstallation_and_what_was_switched_off_after_an_upgrade() {
+    for (_, values) in matrix::combinations() {
+        let jobs = jobs(&values);
+        assert_jobs(&values, &jobs);
+        let at_uninstallation: Vec<Job> = jobs.iter().copied().filter(|(hook, ..)| *hook == "pre-delete").collect();
+        assert_jobs(&with_cleanup(values.clone(), json!({ "onUpgrade": false })), &at_uninstallation);
+        assert_jobs(&with_cleanup(values, json!({ "enabled": false })), &[]);
     }
+    assert_jobs(&json!({}), &[ALL_OFF]);
 }
 
 #[test]
@@ -62,27 +78,25 @@ fn all_it_needs_is_made_before_it_and_goes_with_it() {
 }
 
 #[test]
-fn its_task_follows_from_when_it_runs() {
-    for (values, args) in
-        [(json!({}), json!(["cleanup"])), (matrix::busy_alone(), json!(["cleanup", "--stop-controller"]))]
-    {
+fn each_job_runs_once_under_an_account_of_its_own() {
+    for (name, values) in matrix::combinations() {
         let objects = Objects::render(&values);
-        let spec = &objects.get("Job", "belay-cleanup")["spec"];
-        assert_eq!(spec["activeDeadlineSeconds"], 300);
-        assert_eq!(spec["backoffLimit"], 3);
-        let pod = &spec["template"]["spec"];
-        assert_eq!(pod["restartPolicy"], "Never");
-        assert_eq!(pod["serviceAccountName"], "belay-cleanup");
-        let container = &pod["containers"][0];
-        assert_eq!(container["args"], args);
-        let expected = json!([
-            { "name": "POD_NAMESPACE", "valueFrom": { "fieldRef": { "fieldPath": "metadata.namespace" } } },
-            { "name": "BELAY_CONTROLLER", "value": "belay-controller" },
-            { "name": "BELAY_MUTATING_CONFIGURATION", "value": "belay" },
-            { "name": "BELAY_LOG", "value": "info" },
-            { "name": "BELAY_LOG_FORMAT", "value": "json" },
-        ]);
-        assert_eq!(container["env"], expected);
+        for job in objects.of_kind("Job") {
+            let spec = &job["spec"];
+            assert_eq!(spec["activeDeadlineSeconds"], 300, "{name}");
+            assert_eq!(spec["backoffLimit"], 3, "{name}");
+            let pod = &spec["template"]["spec"];
+            assert_eq!(pod["restartPolicy"], "Never", "{name}");
+            assert_eq!(pod["serviceAccountName"], job["metadata"]["name"], "{name}");
+            let expected = json!([
+                { "name": "POD_NAMESPACE", "valueFrom": { "fieldRef": { "fieldPath": "metadata.namespace" } } },
+                { "name": "BELAY_CONTROLLER", "value": "belay-controller" },
+                { "name": "BELAY_MUTATING_CONFIGURATION", "value": "belay" },
+                { "name": "BELAY_LOG", "value": "info" },
+                { "name": "BELAY_LOG_FORMAT", "value": "json" },
+            ]);
+            assert_eq!(pod["containers"][0]["env"], expected, "{name}");
+        }
     }
 }
 
@@ -105,23 +119,24 @@ fn the_names_it_is_given_are_those_of_the_release() {
 fn its_pod_is_made_and_placed_like_the_controllers() {
     for case in matrix::cases() {
         let objects = Objects::render(&case.values);
-        let Some(job) = objects.of_kind("Job").next().filter(|_| objects.of_kind("Deployment").count() > 0) else {
+        if objects.of_kind("Deployment").count() == 0 {
             continue;
-        };
-        let job = &job["spec"]["template"];
+        }
         let controller = &objects.get("Deployment", "belay-controller")["spec"]["template"];
-        for key in ["priorityClassName", "nodeSelector", "tolerations", "securityContext", "imagePullSecrets"] {
-            assert_eq!(job["spec"][key], controller["spec"][key], "{}: {key}", case.name);
+        for job in objects.of_kind("Job").map(|job| &job["spec"]["template"]) {
+            for key in ["priorityClassName", "nodeSelector", "tolerations", "securityContext", "imagePullSecrets"] {
+                assert_eq!(job["spec"][key], controller["spec"][key], "{}: {key}", case.name);
+            }
+            for key in ["image", "imagePullPolicy", "resources", "securityContext"] {
+                let (own, theirs) = (&job["spec"]["containers"][0], &controller["spec"]["containers"][0]);
+                assert_eq!(own[key], theirs[key], "{}: {key}", case.name);
+            }
+            let nodes = &controller["spec"]["affinity"]["nodeAffinity"];
+            assert_eq!(job["spec"]["affinity"]["nodeAffinity"], *nodes, "{}", case.name);
+            // Nothing keeps it off the controllers' own nodes, which may be all there are.
+            assert!(job["spec"]["affinity"].get("podAntiAffinity").is_none(), "{}", case.name);
+            assert!(job["spec"].get("topologySpreadConstraints").is_none(), "{}", case.name);
         }
-        for key in ["image", "imagePullPolicy", "resources", "securityContext"] {
-            let (own, theirs) = (&job["spec"]["containers"][0], &controller["spec"]["containers"][0]);
-            assert_eq!(own[key], theirs[key], "{}: {key}", case.name);
-        }
-        let nodes = &controller["spec"]["affinity"]["nodeAffinity"];
-        assert_eq!(job["spec"]["affinity"]["nodeAffinity"], *nodes, "{}", case.name);
-        // Nothing keeps it off the controllers' own nodes, which may be all there are.
-        assert!(job["spec"]["affinity"].get("podAntiAffinity").is_none(), "{}", case.name);
-        assert!(job["spec"].get("topologySpreadConstraints").is_none(), "{}", case.name);
     }
     let everything = Objects::render(&matrix::everything());
     let job = &everything.get("Job", "belay-cleanup")["spec"]["template"];
@@ -133,8 +148,19 @@ fn its_pod_is_made_and_placed_like_the_controllers() {
 
 #[test]
 fn no_other_component_takes_its_pod_for_one_of_its_own() {
-    let objects = Objects::render(&matrix::everything());
-    let labels = &objects.get("Job", "belay-cleanup")["spec"]["template"]["metadata"]["labels"];
+    let mut two_jobs = matrix::cost_alone();
+    two_jobs["networkPolicy"] = json!({ "enabled": true });
+    for (values, jobs) in [(matrix::everything(), &[UNINSTALL][..]), (two_jobs, &[UNINSTALL, HINTS_OFF])] {
+        let objects = Objects::render(&values);
+        for (_, job, _) in jobs {
+            assert_stands_alone(&objects, &format!("belay-{job}"));
+        }
+    }
+}
+
+/// No selector but that of a NetworkPolicy of its own finds the Job's pod.
+fn assert_stands_alone(objects: &Objects, job: &str) {
+    let labels = &objects.get("Job", job)["spec"]["template"]["metadata"]["labels"];
     let finds = |selector: &Value| {
         let wanted = selector.as_object().expect("a selector");
         wanted.iter().all(|(key, value)| labels[key] == *value)
@@ -145,21 +171,17 @@ fn no_other_component_takes_its_pod_for_one_of_its_own() {
             Some("Service") => &object["spec"]["selector"],
             _ => continue,
         };
-        assert!(!finds(selector), "{}", name(object));
+        assert!(!finds(selector), "{job}: {}", name(object));
     }
     let policies = objects.of_kind("NetworkPolicy");
     let policies = policies.filter(|policy| finds(&policy["spec"]["podSelector"]["matchLabels"]));
     let policies: Vec<&Value> = policies.collect();
-    assert_eq!(policies.len(), 1);
-    assert_eq!(
-        policies[0]["metadata"],
-        json!({
-            "name": "belay-cleanup",
-            "namespace": NAMESPACE,
-            "labels": policies[0]["metadata"]["labels"],
-        })
-    );
-    assert_eq!(policies[0]["spec"]["policyTypes"], json!(["Ingress", "Egress"]));
-    assert!(policies[0]["spec"].get("ingress").is_none());
-    assert_eq!(policies[0]["spec"]["egress"], objects.get("NetworkPolicy", "belay-controller")["spec"]["egress"]);
+    assert_eq!(policies.len(), 1, "{job}");
+    let labels = &policies[0]["metadata"]["labels"];
+    // No hook, so it stays and is there before the Job.
+    assert_eq!(policies[0]["metadata"], json!({ "name": job, "namespace": NAMESPACE, "labels": labels }));
+    assert_eq!(policies[0]["spec"]["policyTypes"], json!(["Ingress", "Egress"]), "{job}");
+    assert!(policies[0]["spec"].get("ingress").is_none(), "{job}");
+    let controller = objects.get("NetworkPolicy", "belay-controller");
+    assert_eq!(policies[0]["spec"]["egress"], controller["spec"]["egress"], "{job}");
 }

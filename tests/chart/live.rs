@@ -84,12 +84,13 @@ async fn set_ca_bundles(ns: &Namespace) -> anyhow::Result<()> {
     let bundle = certificates["data"]["ca.crt"].as_str().context("the cluster has a CA")?;
     let bundle = ByteString(bundle.as_bytes().to_vec());
     for kind in ["validatingwebhookconfiguration", "mutatingwebhookconfiguration"] {
-        let configuration = ns.get(kind, "belay").await?;
-        let entries = configuration["webhooks"].as_array().into_iter().flatten();
-        let entries = entries.map(|entry| json!({ "name": entry["name"], "clientConfig": { "caBundle": bundle } }));
-        let patch = json!({ "webhooks": entries.collect::<Vec<_>>() }).to_string();
-        let arguments = ["patch", kind, "belay", "--type=strategic", "--field-manager=belay-controller", "-p", &patch];
-        ns.kubectl(arguments).ok().await?;
+        for configuration in items(ns, &[kind, "--field-selector=metadata.name=belay"]).await? {
+            let entries = configuration["webhooks"].as_array().into_iter().flatten();
+            let entries = entries.map(|entry| json!({ "name": entry["name"], "clientConfig": { "caBundle": bundle } }));
+            let patch = json!({ "webhooks": entries.collect::<Vec<_>>() }).to_string();
+            let manager = "--field-manager=belay-controller";
+            ns.kubectl(["patch", kind, "belay", "--type=strategic", manager, "-p", &patch]).ok().await?;
+        }
     }
     Ok(())
 }
@@ -109,8 +110,9 @@ fn differences(before: &BTreeMap<String, Value>, after: &BTreeMap<String, Value>
     texts
 }
 
-/// The busy hints come and go in upgrades, and with them each rule's webhook entry, whatever the program wrote into it.
-async fn entries_follow_the_rules(ns: &Namespace, how: &str) -> anyhow::Result<()> {
+/// Rules and capabilities come and go in upgrades, and with them their webhook entries, whatever the program wrote into
+/// those.
+async fn entries_follow_the_values(ns: &Namespace, how: &str) -> anyhow::Result<()> {
     let entries = async || {
         let configuration = ns.get("mutatingwebhookconfiguration", "belay").await?;
         let entries = configuration["webhooks"].as_array().cloned().unwrap_or_default();
@@ -139,9 +141,17 @@ async fn entries_follow_the_rules(ns: &Namespace, how: &str) -> anyhow::Result<(
     helm(ns, "upgrade", &values, &[how]).await?;
     let changed = differences(&before, &objects(ns).await?);
     ensure!(changed.is_empty(), "an upgrade with the same rules changed\n{}", changed.join("\n"));
-    helm(ns, "upgrade", &json!({}), &[how]).await?;
-    let found = entries().await?;
-    ensure!(found == [handover], "{found:?} instead of {handover}");
+    let binding = "binding.cost.belay.dev";
+    for (values, expected) in [
+        (json!({ "deletionCost": { "enabled": true } }), &[binding, handover][..]),
+        (matrix::cost_alone(), &[binding]),
+        (json!({}), &[handover]),
+    ] {
+        helm(ns, "upgrade", &values, &[how]).await?;
+        let found = entries().await?;
+        ensure!(found == expected, "{found:?} instead of {expected:?}");
+        set_ca_bundles(ns).await?;
+    }
     Ok(())
 }
 
@@ -171,14 +181,16 @@ fn upgrades_change_nothing_and_uninstalling_leaves_only_the_crds() {
         ensure!(manifests.iter().all(|manifest| *manifest == manifests[0]), "the revisions' manifests differ");
 
         for how in ["--server-side=true", "--server-side=false"] {
-            entries_follow_the_rules(ns, how).await.context(how)?;
+            entries_follow_the_values(ns, how).await.context(how)?;
         }
 
-        // Off and on again: what the capability brought goes and comes back.
-        helm(ns, "upgrade", &json!({ "evictionHold": { "enabled": false } }), &[]).await?;
-        let off = Objects::render(&json!({ "evictionHold": { "enabled": false } })).names();
-        let left: Vec<String> = objects(ns).await?.into_keys().collect();
-        ensure!(left == off, "{left:?} instead of {off:?}");
+        // Off and on again: what a capability brought goes and comes back.
+        for values in [matrix::cost_alone(), json!({ "evictionHold": { "enabled": false } })] {
+            helm(ns, "upgrade", &values, &[]).await?;
+            let off = Objects::render(&values).names();
+            let left: Vec<String> = objects(ns).await?.into_keys().collect();
+            ensure!(left == off, "{left:?} instead of {off:?}");
+        }
         helm(ns, "upgrade", &json!({}), &[]).await?;
         let back: Vec<String> = objects(ns).await?.into_keys().collect();
         ensure!(back == expected, "{back:?} instead of {expected:?}");

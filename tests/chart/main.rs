@@ -8,6 +8,7 @@
 mod busy;
 mod chart;
 mod cleanup;
+mod cost;
 mod documentation;
 mod live;
 mod matrix;

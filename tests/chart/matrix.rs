@@ -14,6 +14,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case { name: "defaults", values: json!({}) },
         Case { name: "nothing enabled", values: json!({ "evictionHold": { "enabled": false } }) },
         Case { name: "busy hints alone", values: busy_alone() },
+        Case { name: "deletion costs alone", values: cost_alone() },
         Case { name: "small", values: small() },
         Case { name: "everything", values: everything() },
     ]
@@ -56,6 +57,27 @@ pub(crate) fn busy_alone() -> Value {
         "evictionHold": { "enabled": false },
         "busyHints": { "enabled": true, "rules": [runner_rule(), plain_rule()] },
     })
+}
+
+/// Deletion costs without any other capability.
+pub(crate) fn cost_alone() -> Value {
+    json!({ "evictionHold": { "enabled": false }, "deletionCost": { "enabled": true } })
+}
+
+/// A name for the capabilities that are on, and values that switch on just these.
+pub(crate) fn combinations() -> Vec<(String, Value)> {
+    const NAMES: [&str; 3] = ["evictionHold", "busyHints", "deletionCost"];
+    let combination = |set: usize| {
+        let mut values = json!({ "busyHints": { "rules": [runner_rule(), plain_rule()] } });
+        let mut on = Vec::new();
+        for (bit, name) in NAMES.into_iter().enumerate() {
+            let enabled = set >> bit & 1 == 1;
+            values[name]["enabled"] = json!(enabled);
+            on.extend(enabled.then_some(name));
+        }
+        (on.join("+"), values)
+    };
+    (0..1 << NAMES.len()).map(combination).collect()
 }
 
 /// One replica of each and nothing around them, as on a laptop.
@@ -123,6 +145,7 @@ fn admission() -> Value {
             ],
         },
         "podCreation": { "failurePolicy": "Fail", "timeoutSeconds": 1, "reinvocationPolicy": "Never" },
+        "binding": { "failurePolicy": "Fail", "timeoutSeconds": 4 },
     })
 }
 
@@ -167,6 +190,15 @@ pub(crate) fn everything() -> Value {
             "presets": ["arc"],
             "presetOverrides": { "arc": { "namespaces": ["ci"], "maxBusy": "24h" } },
             "rules": [runner_rule(), plain_rule()],
+        },
+        "deletionCost": {
+            "enabled": true,
+            "maxNodes": 500,
+            "nodePools": ["general", "on", "7"],
+            "spreadZones": true,
+            "settlePeriod": "1h",
+            "standDownPeriod": "24h",
+            "writesPerSecond": 15,
         },
         "admission": admission(),
         "podSecurityContext": {

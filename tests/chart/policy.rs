@@ -80,8 +80,9 @@ fn belay_is_never_asked_about_itself_or_kube_system() {
         let hooks = objects.webhooks();
         let expected = match case {
             "nothing enabled" => 0,
+            "deletion costs alone" => 1,
             "busy hints alone" => 3,
-            "everything" => 6,
+            "everything" => 7,
             _ => 2,
         };
         assert_eq!(hooks.len(), expected, "{case}");
@@ -100,14 +101,17 @@ fn belay_is_never_asked_about_itself_or_kube_system() {
             assert!(!selects(selector, &labels("kube-system")), "{case}");
             let of_pods = hook["rules"][0]["resources"] == json!(["pods"]);
             let selected = hook.get("objectSelector").is_some();
-            assert!(of_pods || !selected, "{case}: it would look at the Eviction's own labels");
+            assert!(of_pods || !selected, "{case}: it would look at the own labels of an Eviction or Binding");
         }
     });
 }
 
 #[test]
-fn excluded_namespaces_reach_neither_webhook_and_stand_in_the_configuration() {
-    let objects = Objects::render(&json!({ "evictionHold": { "excludedNamespaces": ["istio-system"] } }));
+fn excluded_namespaces_reach_no_webhook_and_stand_in_the_configuration() {
+    let values =
+        json!({ "evictionHold": { "excludedNamespaces": ["istio-system"] }, "deletionCost": { "enabled": true } });
+    let objects = Objects::render(&values);
+    assert_eq!(objects.webhooks().len(), 3);
     for hook in objects.webhooks() {
         let expected = json!([{
             "key": "kubernetes.io/metadata.name",
@@ -121,12 +125,14 @@ fn excluded_namespaces_reach_neither_webhook_and_stand_in_the_configuration() {
 
 #[test]
 fn webhooks_fail_open_and_answer_soon_by_default() {
-    let objects = Objects::render(&json!({}));
+    let objects = Objects::render(&json!({ "deletionCost": { "enabled": true } }));
     let eviction = &objects.get("ValidatingWebhookConfiguration", "belay")["webhooks"][0];
-    let pods = &objects.get("MutatingWebhookConfiguration", "belay")["webhooks"][0];
+    let mutating = &objects.get("MutatingWebhookConfiguration", "belay")["webhooks"];
+    let (pods, bindings) = (&mutating[0], &mutating[1]);
     for (hook, resource, path, timeout, effects) in [
         (eviction, "pods/eviction", "/validate/eviction", 3, "NoneOnDryRun"),
         (pods, "pods", "/mutate/pods", 2, "None"),
+        (bindings, "pods/binding", "/mutate/bindings", 2, "None"),
     ] {
         let service = json!({ "name": "belay-webhook", "namespace": NAMESPACE, "path": path, "port": 443 });
         assert_eq!(hook["clientConfig"], json!({ "service": service }));

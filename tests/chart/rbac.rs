@@ -24,7 +24,12 @@ fn grant(scope: &str, lines: &[&str]) -> Rights {
 
 /// What the roles bound to a ServiceAccount grant.
 fn granted(objects: &Objects, account: &str) -> Rights {
-    let mut rights = Rights::new();
+    each_granted(objects, account).into_iter().collect()
+}
+
+/// The same, with every right as often as it is granted.
+fn each_granted(objects: &Objects, account: &str) -> Vec<String> {
+    let mut rights = Vec::new();
     for (binding, role, scope) in [("ClusterRoleBinding", "ClusterRole", "cluster"), ("RoleBinding", "Role", NAMESPACE)]
     {
         for binding in objects.of_kind(binding) {
@@ -89,6 +94,11 @@ const HOLD_CONTROLLER_WRITES: &[&str] = &[
     "events.k8s.io/events: create patch",
 ];
 
+/// How the controller finds its own Deployment, which the Secret goes with; the eviction hold reads them anyway, and the
+/// busy hints the pods.
+const OWN_REPLICA_SET: &[&str] = &["apps/replicasets: get"];
+const OWN_POD: &[&str] = &["pods: get"];
+
 const BUSY_READS: &[&str] = &["pods: get list watch", "belay.dev/evictionholds: list watch"];
 const BUSY_WEBHOOK_WRITES: &[&str] = &["belay.dev/evictionholds: create"];
 const BUSY_CONTROLLER_WRITES: &[&str] = &[
@@ -97,6 +107,13 @@ const BUSY_CONTROLLER_WRITES: &[&str] = &[
     "belay.dev/evictionholds/status: patch",
     "events.k8s.io/events: create patch",
 ];
+
+const COST_READS: &[&str] = &[
+    "pods, nodes, apps/replicasets, policy/poddisruptionbudgets: list watch",
+    "karpenter.sh/nodeclaims, karpenter.sh/nodepools: list watch",
+];
+const COST_WEBHOOK_READS: &[&str] = &["pods: get"];
+const COST_CONTROLLER_WRITES: &[&str] = &["pods: patch", "events.k8s.io/events: create patch"];
 
 /// The rights of both components, webhook first, with these tables of the enabled capabilities.
 fn expected(reads: &[&[&str]], webhook_writes: &[&[&str]], controller_writes: &[&[&str]]) -> [Rights; 2] {
@@ -127,18 +144,47 @@ fn the_eviction_hold_gives_each_component_exactly_what_it_needs() {
 fn the_busy_hints_give_each_component_exactly_what_it_needs() {
     let owners: &[&str] = &["actions.github.com/ephemeralrunners: get list watch"];
     let retired: &[&str] = &["actions.github.com/ephemeralrunners: delete"];
-    let expected = expected(&[BUSY_READS, owners], &[BUSY_WEBHOOK_WRITES], &[BUSY_CONTROLLER_WRITES, retired]);
+    let mut expected = expected(&[BUSY_READS, owners], &[BUSY_WEBHOOK_WRITES], &[BUSY_CONTROLLER_WRITES, retired]);
+    expected[1].extend(grant(NAMESPACE, OWN_REPLICA_SET));
     assert_eq!(components(&Objects::render(&matrix::busy_alone())), expected);
 }
 
 #[test]
-fn both_capabilities_give_what_each_gives() {
-    let mut values = matrix::busy_alone();
-    let busy = components(&Objects::render(&values));
-    values["evictionHold"]["enabled"] = json!(true);
-    let both = components(&Objects::render(&values));
-    for ((both, busy), hold) in both.iter().zip(busy).zip(components(&Objects::render(&json!({})))) {
-        assert_eq!(*both, &busy | &hold);
+fn the_deletion_costs_give_each_component_exactly_what_it_needs() {
+    let mut expected = expected(&[COST_READS], &[COST_WEBHOOK_READS], &[COST_CONTROLLER_WRITES]);
+    expected[1].extend(grant(NAMESPACE, OWN_REPLICA_SET));
+    expected[1].extend(grant(NAMESPACE, OWN_POD));
+    assert_eq!(components(&Objects::render(&matrix::cost_alone())), expected);
+}
+
+/// What a component may do with these rights: one in a namespace is none beside the same in the whole cluster.
+fn effective(mut rights: Rights) -> Rights {
+    let whole = rights.clone();
+    let in_namespace = format!("{NAMESPACE} ");
+    rights.retain(|right| {
+        let right = right.strip_prefix(&in_namespace);
+        right.is_none_or(|right| !whole.contains(&format!("cluster {right}")))
+    });
+    rights
+}
+
+#[test]
+fn capabilities_together_give_what_each_gives_and_nothing_twice() {
+    let alone = |capability: &str| {
+        let values = matrix::combinations().into_iter().find(|(name, _)| name == capability).expect("it is there").1;
+        components(&Objects::render(&values))
+    };
+    let each: Vec<(&str, [Rights; 2])> =
+        ["evictionHold", "busyHints", "deletionCost"].map(|name| (name, alone(name))).into();
+    for (together, values) in matrix::combinations() {
+        let objects = Objects::render(&values);
+        for (index, account) in ["belay-webhook", "belay-controller"].into_iter().enumerate() {
+            let of_each = each.iter().filter(|(name, _)| together.contains(name));
+            let of_each: Rights = of_each.flat_map(|(_, rights)| rights[index].iter().cloned()).collect();
+            let once = granted(&objects, account);
+            assert_eq!(once, effective(of_each), "{together}: {account}");
+            assert_eq!(each_granted(&objects, account).len(), once.len(), "{together}: {account}");
+        }
     }
 }
 
@@ -189,7 +235,8 @@ fn rights_to_owners_follow_the_rules() {
         "example.com/batches, example.com/pools, example.com/proxies, other.example.com/policies: get list watch",
     ];
     let retired: &[&str] = &["actions.github.com/ephemeralrunners, replicationcontrollers: delete"];
-    let expected = expected(&[BUSY_READS, owners], &[BUSY_WEBHOOK_WRITES], &[BUSY_CONTROLLER_WRITES, retired]);
+    let mut expected = expected(&[BUSY_READS, owners], &[BUSY_WEBHOOK_WRITES], &[BUSY_CONTROLLER_WRITES, retired]);
+    expected[1].extend(grant(NAMESPACE, OWN_REPLICA_SET));
     assert_eq!(components(&objects), expected);
 
     // One rule an API group, in order, nothing twice: a role that people can read.
@@ -220,6 +267,9 @@ fn the_cleanup_may_do_no_more_than_its_task_at_that_time() {
     before_uninstallation.extend(grant(NAMESPACE, &["apps/deployments/scale[belay-controller]: patch"]));
     assert_eq!(granted(&Objects::render(&json!({})), "belay-cleanup"), after_upgrade);
     assert_eq!(granted(&Objects::render(&matrix::busy_alone()), "belay-cleanup"), before_uninstallation);
+    let cost = Objects::render(&matrix::cost_alone());
+    assert_eq!(granted(&cost, "belay-cleanup"), before_uninstallation);
+    assert_eq!(granted(&cost, "belay-leftovers"), after_upgrade);
 }
 
 #[test]
@@ -235,6 +285,7 @@ fn a_capability_that_is_off_leaves_no_right_behind() {
 fn named_service_accounts_get_the_same_rights() {
     let mut values = matrix::busy_alone();
     values["evictionHold"]["enabled"] = json!(true);
+    values["deletionCost"] = json!({ "enabled": true });
     let defaults = Objects::render(&values);
     let everything = Objects::render(&matrix::everything());
     for (account, default_account) in [("hook", "belay-webhook"), ("control", "belay-controller")] {

@@ -27,7 +27,10 @@ fn assert_refused_by(folder: &Path, cases: &[(Value, &[&str])]) {
 fn values_that_contradict_each_other() {
     assert_refused(&[
         (json!({ "image": { "repository": "" } }), &["image.repository is empty", "name the image"]),
-        (json!({ "webhook": { "replicas": 0 } }), &["webhook.replicas is 0", "evictionHold.enabled=false"]),
+        (
+            json!({ "webhook": { "replicas": 0 } }),
+            &["webhook.replicas is 0", "evictionHold.enabled=false", "deletionCost.enabled=false"],
+        ),
         (json!({ "controller": { "replicas": 0 } }), &["controller.replicas is 0", "uninstall"]),
         (
             json!({ "webhook": { "replicas": 1 }, "admission": { "eviction": { "failurePolicy": "Fail" } } }),
@@ -37,6 +40,82 @@ fn values_that_contradict_each_other() {
             json!({ "webhook": { "replicas": 1 }, "admission": { "podCreation": { "failurePolicy": "Fail" } } }),
             &["admission.podCreation.failurePolicy is Fail", "webhook.replicas to 2"],
         ),
+        (
+            cost(&json!({ "webhook": { "replicas": 1 }, "admission": { "binding": { "failurePolicy": "Fail" } } })),
+            &["admission.binding.failurePolicy is Fail", "no pod", "webhook.replicas to 2"],
+        ),
+    ]);
+    // What nobody is asked about cannot fail.
+    let strict = json!({ "failurePolicy": "Fail" });
+    let mut values = json!({ "webhook": { "replicas": 1 }, "admission": { "binding": strict } });
+    chart::template(&values, &[]).expect("no binding is asked about");
+    values["admission"] = json!({ "eviction": strict, "podCreation": strict });
+    values["evictionHold"] = json!({ "enabled": false });
+    chart::template(&cost(&values), &[]).expect("neither evictions nor new pods are asked about");
+}
+
+/// Deletion costs on, with these values.
+fn cost(values: &Value) -> Value {
+    let mut values = values.clone();
+    values["deletionCost"]["enabled"] = json!(true);
+    values
+}
+
+#[test]
+fn deletion_costs_that_are_out_of_bounds() {
+    let at = |key: &str, value: Value| cost(&json!({ "deletionCost": { key: value } }));
+    assert_refused(&[
+        (at("settlePeriod", json!("0s")), &["deletionCost.settlePeriod is 0s", "at least 1s and at most 1h"]),
+        (at("settlePeriod", json!("1h1s")), &["deletionCost.settlePeriod is 1h1s", "at most 1h"]),
+        (at("standDownPeriod", json!("0m")), &["deletionCost.standDownPeriod is 0m", "at least 1s and at most 24h"]),
+        (at("standDownPeriod", json!("24h1s")), &["deletionCost.standDownPeriod is 24h1s", "at most 24h"]),
+        (
+            at("writesPerSecond", json!(21)),
+            &[
+                "deletionCost.writesPerSecond (21) is more than writesPerSecond (20)",
+                "lower the first or raise the second",
+            ],
+        ),
+        (
+            cost(&json!({ "writesPerSecond": 9 })),
+            &["deletionCost.writesPerSecond (10) is more than writesPerSecond (9)"],
+        ),
+    ]);
+    for (settle, stand_down, writes) in [("1s", "1s", 1), ("1h", "24h", 20), ("59m60s", "23h60m", 10)] {
+        let values = json!({ "deletionCost": {
+            "settlePeriod": settle, "standDownPeriod": stand_down, "writesPerSecond": writes,
+        } });
+        chart::template(&cost(&values), &[]).expect("these are within the bounds");
+    }
+    chart::template(&json!({ "writesPerSecond": 1 }), &[]).expect("they are off");
+}
+
+#[test]
+fn deletion_costs_that_the_schema_refuses() {
+    let at = |key: &str, value: Value| json!({ "deletionCost": { key: value } });
+    let binding = |key: &str, value: Value| json!({ "admission": { "binding": { key: value } } });
+    assert_refused(&[
+        (at("enable", json!(true)), &["/deletionCost", "'enable' not allowed"]),
+        (at("enabled", json!("true")), &["/deletionCost/enabled", "want boolean"]),
+        (at("maxNodes", json!(0)), &["/deletionCost/maxNodes"]),
+        (at("maxNodes", json!(501)), &["/deletionCost/maxNodes"]),
+        (at("maxNodes", json!(1.5)), &["/deletionCost/maxNodes", "want integer"]),
+        (at("nodePools", json!("general")), &["/deletionCost/nodePools", "want array"]),
+        (at("nodePools", json!([""])), &["/deletionCost/nodePools/0"]),
+        (at("nodePools", json!(["a/b"])), &["/deletionCost/nodePools/0"]),
+        (at("nodePools", json!(["*"])), &["/deletionCost/nodePools/0"]),
+        (at("nodePools", json!(["a".repeat(64)])), &["/deletionCost/nodePools/0"]),
+        (at("nodePools", json!(["a", "a"])), &["/deletionCost/nodePools"]),
+        (at("spreadZones", json!("no")), &["/deletionCost/spreadZones", "want boolean"]),
+        (at("settlePeriod", json!("1d")), &["/deletionCost/settlePeriod", "'1d' does not match"]),
+        (at("settlePeriod", json!(300)), &["/deletionCost/settlePeriod", "want string"]),
+        (at("standDownPeriod", json!("")), &["/deletionCost/standDownPeriod"]),
+        (at("writesPerSecond", json!(0)), &["/deletionCost/writesPerSecond"]),
+        (at("writesPerSecond", json!(101)), &["/deletionCost/writesPerSecond"]),
+        (binding("failurePolicy", json!("ignore")), &["/admission/binding/failurePolicy", "'Fail'"]),
+        (binding("timeoutSeconds", json!(0)), &["/admission/binding/timeoutSeconds"]),
+        (binding("timeoutSeconds", json!(11)), &["/admission/binding/timeoutSeconds"]),
+        (binding("matchConditions", json!([])), &["/admission/binding", "'matchConditions' not allowed"]),
     ]);
 }
 
@@ -69,6 +148,10 @@ fn workloads_that_would_block_or_share_too_much() {
         (
             json!({ "webhook": { "extraEnv": [{ "name": "BELAY_LISTEN", "value": "x" }] } }),
             &["webhook.extraEnv sets BELAY_LISTEN", "bindAddress"],
+        ),
+        (
+            json!({ "controller": { "extraEnv": [{ "name": "POD_UID", "value": "x" }] } }),
+            &["controller.extraEnv sets POD_UID", "the chart sets itself"],
         ),
         (
             json!({ "commonLabels": { "helm.sh/chart": "x" } }),

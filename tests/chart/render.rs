@@ -110,6 +110,7 @@ fn a_capability_that_is_off_leaves_no_object_behind() {
     let mut everything = matrix::everything();
     everything["evictionHold"]["enabled"] = json!(false);
     everything["busyHints"]["enabled"] = json!(false);
+    everything["deletionCost"]["enabled"] = json!(false);
     everything["cleanup"]["enabled"] = json!(false);
     assert_eq!(Objects::render(&everything).names(), BASE);
     assert_eq!(Objects::render(&everything).hooks(), []);
@@ -121,6 +122,8 @@ fn each_capability_alone_makes_what_it_needs() {
     expected.retain(|name| *name != "ClusterRole/belay-edit");
     expected.sort_unstable();
     assert_eq!(Objects::render(&matrix::busy_alone()).names(), expected, "there are no policies to edit");
+    expected.retain(|name| *name != "ClusterRole/belay-view" && *name != "ValidatingWebhookConfiguration/belay");
+    assert_eq!(Objects::render(&matrix::cost_alone()).names(), expected, "no eviction is held, so none is asked about");
 }
 
 #[test]
@@ -407,6 +410,19 @@ fn the_notes_say_how_to_opt_in_where_to_look_and_what_failure_means() {
         assert!(busy.contains(part), "{part}: {busy}");
     }
     assert!(!busy.contains("HandoverPolicy\n") && !default.contains("belay.dev/busy"), "{busy}");
+
+    let cost = notes(&matrix::cost_alone());
+    for part in ["belay explain node NODE", "COST:.metadata.annotations.controller", "by the Job belay-cleanup"] {
+        assert!(cost.contains(part), "{part}: {cost}");
+    }
+    for part in ["kind: HandoverPolicy", "get evictionholds", "failurePolicy"] {
+        assert!(!cost.contains(part), "{part}: {cost}");
+    }
+    assert!(!default.contains("explain node") && !default.contains("belay-cleanup"), "{default}");
+    let mut strict = matrix::cost_alone();
+    strict["admission"] = json!({ "binding": { "failurePolicy": "Fail" } });
+    let strict = notes(&strict);
+    assert!(strict.contains("admission.binding.failurePolicy is Fail") && strict.contains("scheduled"), "{strict}");
 
     let off = notes(&json!({ "evictionHold": { "enabled": false } }));
     assert!(off.contains("No capability is enabled") && !off.contains("HandoverPolicy"), "{off}");
