@@ -61,6 +61,12 @@ fn the_program_reads_what_the_values_say() {
     assert_eq!(config.eviction_hold.default_policy.namespaces, ["shop", "*"]);
     assert_eq!(config.eviction_hold.default_policy.readiness_deadline_seconds, 120);
     assert_eq!(config.writes_per_second, 50);
+    assert!(config.deletion_cost.enabled && config.deletion_cost.spread_zones);
+    assert_eq!(config.deletion_cost.max_nodes, 500);
+    assert_eq!(config.deletion_cost.node_pools, ["general", "on", "7"]);
+    assert_eq!(config.deletion_cost.settle_period, Duration::from_hours(1));
+    assert_eq!(config.deletion_cost.stand_down_period, Duration::from_hours(24));
+    assert_eq!(config.deletion_cost.writes_per_second, 15);
     assert_eq!(config.leader_election.lease_duration, Duration::from_secs(20));
 }
 
@@ -72,4 +78,9 @@ fn the_defaults_of_chart_and_program_are_the_same() {
                     leaderElection: { leaseName: belay-controller }\n";
     let own = Config::parse(Path::new("config.yaml"), required).expect("the rest has defaults");
     assert_eq!(rendered, own);
+
+    // Rendered only while it is on.
+    let on = "deletionCost: { enabled: true }\nevictionHold: { enabled: false }\n";
+    let own = Config::parse(Path::new("config.yaml"), &format!("{required}{on}")).expect("the rest has defaults");
+    assert_eq!(read(&Objects::render(&matrix::cost_alone())), own);
 }
