@@ -9,6 +9,10 @@ use crate::cost::{Group, PodHold, Protection, Readiness, Verdict};
 use crate::testing::after;
 use crate::view::PodPhase;
 
+type Bend<'a> = &'a dyn Fn(&mut Api);
+
+type Change<'a> = (&'a str, Bend<'a>);
+
 fn group_of(cluster: &Cluster, node: &str) -> Option<Group> {
     match cluster.ranking().verdict(node)? {
         Verdict::Ranked(ranked) => Some(ranked.group),
@@ -162,7 +166,7 @@ fn what_cannot_matter_is_no_reason_to_rank() {
     api.budgets.insert(shop("web"), budget("web", ("app", "web")));
     let mut cluster = api.cluster();
     api.settle(&mut cluster);
-    let changes: [(&str, &dyn Fn(&mut Api)); 7] = [
+    let changes: [Change<'_>; 7] = [
         ("nothing", &|_| {}),
         ("a version", &|api| api.change(&shop("web-001"), |_| {})),
         ("labels that no budget selects by", &|api| {
@@ -215,7 +219,7 @@ fn a_pod_is_blocked_as_kubernetes_refuses_its_eviction() {
         api.budgets.insert(shop(name), budget);
     };
     let pod = |api: &mut Api, bend: fn(&mut CostPod)| api.change(&shop("web-001"), |known| bend(&mut known.pod));
-    let table: [(&str, Option<i64>, &dyn Fn(&mut Api)); 14] = [
+    let table: [(&str, Option<i64>, Bend<'_>); 14] = [
         ("no budget", None, &|_| {}),
         ("one that lets it go", None, &|api| {
             api.budgets.insert(shop("web"), budget("web", ("app", "web")));
