@@ -9,6 +9,9 @@ use super::cluster::KnownPod;
 use crate::action::{Action, Event, ObjectRef, Reference};
 use crate::ownership::{self, Key, MANAGED_ANNOTATION, Record, Removals};
 
+#[cfg(test)]
+mod tests;
+
 /// A write to one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {

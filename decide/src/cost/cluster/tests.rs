@@ -3,4 +3,5 @@
 mod api;
 mod binds;
 mod histories;
+mod rivals;
 mod told;

@@ -1,0 +1,301 @@
+//! Other controllers that write values: where Belay leaves the field to them, and when it comes back.
+
+use jiff::SignedDuration;
+
+use super::super::*;
+use super::api::*;
+use crate::cost::testing::{ZONE, over};
+use crate::cost::{Protection, Standing, Verdict};
+use crate::testing::after;
+
+/// Two ReplicaSets with three pods each on one node, one with one on another; all values are written.
+fn shop_at_rest() -> (Api, Cluster) {
+    let mut api = Api::new(Options::default()).with_nodes(&[("a1", "a"), ("b1", "b")]);
+    api = api.with_set("web", &[("a1", 3), ("b1", 3)]).with_set("api", &[("a1", 3)]);
+    let mut cluster = api.cluster();
+    api.settle(&mut cluster);
+    (api, cluster)
+}
+
+fn rewrite(api: &mut Api, cluster: &mut Cluster, name: &str, value: &str) {
+    let name = shop(name);
+    api.change(&name, |known| {
+        let managed = known.managed.take();
+        annotate(known, Some(value), managed.as_deref());
+    });
+    api.tell_pod(cluster, &name);
+}
+
+fn strip(api: &mut Api, cluster: &mut Cluster, name: &str) {
+    let name = shop(name);
+    api.change(&name, |known| {
+        let managed = known.managed.take();
+        annotate(known, None, managed.as_deref());
+    });
+    api.tell_pod(cluster, &name);
+}
+
+fn node(name: &str) -> Scope {
+    Scope::Node(name.into())
+}
+
+fn set(name: &str) -> Scope {
+    Scope::Set(format!("{name}-set").into())
+}
+
+/// Where Belay stands down from this look on, and where it is back.
+fn stances(cluster: &mut Cluster, now: Timestamp) -> (Vec<Scope>, Vec<Scope>) {
+    let (down, back): (Vec<_>, Vec<_>) = cluster.look(now).stances.into_iter().partition(|one| one.until.is_some());
+    let scopes = |stances: Vec<Stance>| stances.into_iter().map(|one| one.scope).collect();
+    (scopes(down), scopes(back))
+}
+
+fn is_stood_down(cluster: &Cluster, node: &str) -> bool {
+    cluster.ranking().verdict(node) == Some(&Verdict::Protected(Protection::StoodDown))
+}
+
+#[test]
+fn so_many_pods_of_so_many_sets_are_another_controller() {
+    type Act = fn(&mut Api, &mut Cluster, &str);
+    let edit: Act = |api, cluster, name| rewrite(api, cluster, name, "-7");
+    let table: [(&str, Act, &[&str], Vec<Scope>); 8] = [
+        ("one pod is an edit", edit, &["web-001"], vec![]),
+        ("one pod again and again", edit, &["web-001", "web-001", "web-001", "web-001"], vec![]),
+        ("two pods", edit, &["web-001", "api-007"], vec![]),
+        ("three pods of two sets on a node", edit, &["web-001", "web-002", "api-007"], vec![node("a1")]),
+        ("three pods of two sets on two nodes", edit, &["web-001", "web-004", "api-007"], vec![]),
+        ("three pods of one set on a node", edit, &["web-001", "web-002", "web-003"], vec![set("web")]),
+        ("three pods of one set on two nodes", edit, &["web-001", "web-004", "web-005"], vec![set("web")]),
+        ("three stripped", strip, &["web-001", "web-002", "web-003"], vec![set("web")]),
+    ];
+    for (label, act, names, expected) in table {
+        let (mut api, mut cluster) = shop_at_rest();
+        for name in names {
+            act(&mut api, &mut cluster, name);
+        }
+        assert_eq!(stances(&mut cluster, api.now), (expected.clone(), vec![]), "{label}");
+        let count = |is_node: bool| expected.iter().filter(|one| matches!(one, Scope::Node(_)) == is_node).count();
+        assert_eq!(cluster.stood_down(), (count(true), count(false)), "{label}");
+        assert_eq!(stances(&mut cluster, api.now), (vec![], vec![]), "{label}: told once");
+    }
+}
+
+#[test]
+fn where_it_stands_down_on_a_node_its_other_values_go_and_new_pods_get_none() {
+    let (mut api, mut cluster) = shop_at_rest();
+    for name in ["web-001", "web-002", "api-007"] {
+        rewrite(&mut api, &mut cluster, name, "5");
+    }
+    let look = cluster.look(api.now);
+    assert_eq!(look.stances, [Stance { scope: node("a1"), until: Some(api.now + STAND_DOWN) }]);
+    assert!(is_stood_down(&cluster, "a1") && !is_stood_down(&cluster, "b1"));
+    let others = ["web-003", "api-008", "api-009"].map(shop);
+    for name in &others {
+        assert!(look.pods.contains(name), "{name:?} is told");
+        assert_eq!(cluster.asked_of(&name.0, &name.1).map(|(_, value)| value), Some(None), "{name:?}");
+    }
+    let coming = api.create("api");
+    assert_eq!(cluster.value_at_bind(&api.pods[&coming].pod, "a1", api.now), None);
+    assert!(cluster.value_at_bind(&api.pods[&coming].pod, "b1", api.now).is_some());
+    // Also where tiers would be written on protected nodes.
+    api.set("api").constraints = vec![over(ZONE, 1)];
+    api.tell_all(&mut cluster);
+    cluster.look(api.now);
+    assert_eq!(cluster.value_at_bind(&api.pods[&coming].pod, "a1", api.now), None);
+    api.settle(&mut cluster);
+    for name in &others {
+        assert_eq!(api.pods[name].present, None, "{name:?}");
+    }
+    // What was rewritten is theirs for good, whatever becomes of the node.
+    assert_eq!(api.pods[&shop("web-001")].present.as_deref(), Some("5"));
+    assert_eq!(api.pods[&shop("web-001")].managed, None);
+}
+
+#[test]
+fn where_it_stands_down_for_a_set_its_other_values_go_on_every_node() {
+    let (mut api, mut cluster) = shop_at_rest();
+    for name in ["web-001", "web-002", "web-004"] {
+        rewrite(&mut api, &mut cluster, name, "5");
+    }
+    let look = cluster.look(api.now);
+    assert_eq!(look.stances, [Stance { scope: set("web"), until: Some(api.now + STAND_DOWN) }]);
+    for name in ["web-003", "web-005", "web-006"] {
+        assert!(look.pods.contains(&shop(name)), "{name} is told");
+        assert_eq!(cluster.asked_of("shop", name).map(|(_, value)| value), Some(None), "{name}");
+    }
+    for name in ["api-007", "api-008", "api-009"] {
+        assert_eq!(cluster.asked_of("shop", name), None, "{name} is of another set");
+    }
+    let coming = api.create("web");
+    assert_eq!(cluster.value_at_bind(&api.pods[&coming].pod, "b1", api.now), None);
+    // Also after it was scaled, and listed anew.
+    api.set("web").replicas = 4;
+    api.relist(&mut cluster);
+    cluster.look(api.now);
+    assert_eq!(cluster.value_at_bind(&api.pods[&coming].pod, "b1", api.now), None);
+    // And after it was forgotten and came to be known again.
+    cluster.remove_set("web-set");
+    api.tell(&mut cluster, &Object::Set("web-set".into()));
+    cluster.look(api.now);
+    assert_eq!(cluster.value_at_bind(&api.pods[&coming].pod, "b1", api.now), None);
+    assert!(cluster.set("web-set").is_some_and(|set| set.stood_down));
+}
+
+#[test]
+fn a_node_that_comes_again_by_the_same_name_is_left_alone_still() {
+    let (mut api, mut cluster) = shop_at_rest();
+    for name in ["web-001", "web-002", "api-007"] {
+        rewrite(&mut api, &mut cluster, name, "5");
+    }
+    cluster.remove_node("a1");
+    cluster.look(api.now);
+    assert_eq!(cluster.ranking().verdict("a1"), None);
+    api.tell(&mut cluster, &Object::Node("a1".into()));
+    cluster.look(api.now);
+    assert!(is_stood_down(&cluster, "a1"));
+}
+
+#[test]
+fn it_comes_back_when_the_other_has_been_quiet_and_writes_its_values_again() {
+    let (mut api, mut cluster) = shop_at_rest();
+    for name in ["web-001", "web-002", "api-007"] {
+        rewrite(&mut api, &mut cluster, name, "5");
+    }
+    api.settle(&mut cluster);
+    // They are still at it, on a pod that was ours and on one that is theirs already.
+    api.now = after(250);
+    rewrite(&mut api, &mut cluster, "web-001", "6");
+    api.settle(&mut cluster);
+    assert_eq!(cluster.next_look(after(700)), after(850), "not only each five minutes");
+    for (seconds, is_over) in [(600, false), (849, false), (850, true)] {
+        api.now = after(seconds);
+        let expected = if is_over { vec![node("a1")] } else { vec![] };
+        assert_eq!(stances(&mut cluster, api.now), (vec![], expected), "{seconds}");
+        assert_eq!(is_stood_down(&cluster, "a1"), !is_over, "{seconds}");
+    }
+    assert_eq!(cluster.stood_down(), (0, 0));
+    let others = ["web-003", "api-008", "api-009"].map(shop);
+    assert_eq!(cluster.asking(), BTreeSet::from(others));
+    api.settle(&mut cluster);
+    // Somebody else again: twice as long.
+    for name in ["web-003", "api-008", "api-009"] {
+        rewrite(&mut api, &mut cluster, name, "5");
+    }
+    let look = cluster.look(api.now);
+    assert_eq!(look.stances, [Stance { scope: node("a1"), until: Some(api.now + STAND_DOWN * 2) }]);
+}
+
+#[test]
+fn it_comes_back_to_a_set() {
+    let (mut api, mut cluster) = shop_at_rest();
+    for name in ["web-001", "web-002", "web-004"] {
+        strip(&mut api, &mut cluster, name);
+    }
+    assert_eq!(stances(&mut cluster, api.now), (vec![set("web")], vec![]));
+    api.settle(&mut cluster);
+    api.now += STAND_DOWN;
+    assert_eq!(stances(&mut cluster, api.now), (vec![], vec![set("web")]));
+    let all: BTreeSet<_> = (1..=6).map(|at| shop(&format!("web-{at:03}"))).collect();
+    assert_eq!(cluster.asking(), all, "what was taken away is not theirs");
+}
+
+#[test]
+fn nothing_of_our_own_is_a_sign() {
+    let (mut api, mut cluster) = shop_at_rest();
+    // Two edits, which are yielded, and then all that Belay does in its turn.
+    for name in ["web-001", "api-007"] {
+        rewrite(&mut api, &mut cluster, name, "5");
+    }
+    strip(&mut api, &mut cluster, "web-004");
+    api.settle(&mut cluster);
+    assert_eq!(api.pods[&shop("web-001")].pod.standing, Standing::Theirs { value: 5, replaced: false });
+    assert!(matches!(api.pods[&shop("web-004")].pod.standing, Standing::Ours(_)), "it was put back");
+    for keep in [Some(Keep::DoNotDisrupt), None] {
+        // Values are removed, and written again.
+        api.node("a1").keep = keep;
+        api.node("b1").keep = keep;
+        api.tell_all(&mut cluster);
+        api.settle(&mut cluster);
+    }
+    // Other values.
+    api.node("b1").node.unschedulable = true;
+    api.set("web").constraints = vec![over(ZONE, 1)];
+    api.tell_all(&mut cluster);
+    api.settle(&mut cluster);
+    // What is theirs lives on.
+    for name in ["web-001", "api-007", "web-002"].map(shop) {
+        api.change(&name, |known| known.pod.restarts += 1);
+        api.serve(&name);
+        api.tell_pod(&mut cluster, &name);
+    }
+    for _ in 0..3 {
+        let name = api.create("api");
+        api.tell_pod(&mut cluster, &name);
+        let value = cluster.value_at_bind(&api.pods[&name].pod, "a1", api.now);
+        api.bind(&name, "a1", value);
+        api.tell_pod(&mut cluster, &name);
+    }
+    assert_eq!(stances(&mut cluster, api.now), (vec![], vec![]));
+    assert_eq!(cluster.stood_down(), (0, 0));
+}
+
+#[test]
+fn a_value_that_was_never_ours_is_no_sign() {
+    let (mut api, mut cluster) = shop_at_rest();
+    for number in 0..5 {
+        let name = api.create(if number % 2 == 0 { "web" } else { "api" });
+        api.bind(&name, "a1", None);
+        api.tell_pod(&mut cluster, &name);
+        rewrite(&mut api, &mut cluster, &name.1, "5");
+        rewrite(&mut api, &mut cluster, &name.1, "6");
+    }
+    assert_eq!(stances(&mut cluster, api.now), (vec![], vec![]));
+}
+
+#[test]
+fn a_pod_that_took_another_ones_name_is_no_sign() {
+    let (mut api, mut cluster) = shop_at_rest();
+    for name in ["web-001", "web-002", "api-007"].map(shop) {
+        api.change(&name, |known| {
+            known.pod.uid = format!("{}+", known.pod.uid).into();
+            annotate(known, Some("5"), None);
+        });
+        api.tell_pod(&mut cluster, &name);
+    }
+    assert_eq!(stances(&mut cluster, api.now), (vec![], vec![]));
+}
+
+#[test]
+fn edits_that_nobody_had_yielded_before_a_restart_are_seen_after_it() {
+    let (mut api, mut cluster) = shop_at_rest();
+    for name in ["web-001", "web-002", "api-007"] {
+        rewrite(&mut api, &mut cluster, name, "5");
+    }
+    assert_eq!(stances(&mut cluster, api.now), (vec![node("a1")], vec![]));
+    // Nothing was written yet.
+    let mut begun = api.cluster();
+    assert_eq!(stances(&mut begun, api.now), (vec![node("a1")], vec![]));
+    assert_eq!(begun.asking(), cluster.asking());
+    assert_eq!(begun.ranking(), cluster.ranking());
+    // Once all is yielded and taken away a new process sees edits of the past, and no controller at work.
+    api.settle(&mut cluster);
+    let mut begun = api.cluster();
+    assert_eq!(stances(&mut begun, api.now), (vec![], vec![]));
+    // Until it comes again.
+    api.settle(&mut begun);
+    for name in ["web-003", "api-008", "api-009"] {
+        rewrite(&mut api, &mut begun, name, "5");
+    }
+    assert_eq!(stances(&mut begun, api.now), (vec![node("a1")], vec![]));
+}
+
+#[test]
+fn edits_that_are_far_apart_are_edits() {
+    let (mut api, mut cluster) = shop_at_rest();
+    for name in ["web-001", "web-002", "web-003", "api-007", "api-008", "api-009"] {
+        rewrite(&mut api, &mut cluster, name, "5");
+        assert_eq!(stances(&mut cluster, api.now), (vec![], vec![]), "{name}");
+        api.settle(&mut cluster);
+        api.now += SignedDuration::from_mins(6);
+    }
+}
