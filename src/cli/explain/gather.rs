@@ -3,21 +3,26 @@
 use std::path::Path;
 
 use anyhow::{Context as _, anyhow, bail};
-use belay_decide::busy::{BusyPod, Rule, Seen};
+use belay_decide::busy::{BusyPod, GroupKind, Rule, Seen};
+use belay_decide::cost::cluster::Cluster;
 use belay_decide::hold::HoldView;
+use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{DynamicObject, ListParams};
 use kube::core::{ApiResource, DeserializeGuard};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 
+use super::node::SeenCluster;
 use crate::api::{EvictionHold, HandoverPolicy};
 use crate::cli::fill;
 use crate::cluster::client::describe;
 use crate::cluster::clock::Clock;
 use crate::cluster::index::{Index, IndexSink};
 use crate::cluster::owners::{Resources, look_up};
+use crate::cluster::project_cost::{self, LeftOut, Pool};
 use crate::cluster::subset::{DeploymentSubset, NodeSubset, PodSubset, ReplicaSetSubset};
 use crate::cluster::watch::Sink;
 use crate::cluster::{project, project_busy};
@@ -117,6 +122,65 @@ pub(super) async fn pod(
     let uid = object.uid().unwrap_or_default();
     holds.retain(|hold| hold.spec.victim_uid == uid);
     Ok(SeenPod { object, settings, index, governed, holds, unread: reading.unread })
+}
+
+/// Reads what ranks are made from, and has them made.
+pub(super) async fn cluster(
+    client: &Client,
+    config: &Config,
+    belay_namespace: &str,
+    now: Timestamp,
+) -> anyhow::Result<SeenCluster> {
+    let (rules, selects) = config.busy_hints.compile().map_err(|(key, problem)| anyhow!("{key}: {problem}"))?;
+    let left_out = LeftOut::of(config.rules(belay_namespace), &selects, &rules);
+    let costs = &config.deletion_cost;
+    let mut cluster = Cluster::new(costs.options(), costs.stand_down());
+    // Without these there is nothing to say.
+    for node in all::<NodeSubset>(client, "nodes").await? {
+        cluster.put_node(project_cost::node(&node, now));
+    }
+    for set in all::<ReplicaSetSubset>(client, "ReplicaSets").await? {
+        cluster.put_set(project_cost::set(&set));
+    }
+    for pod in all::<PodSubset>(client, "pods").await? {
+        cluster.put_pod(project_cost::pod(&pod, &left_out, now), now);
+    }
+    let mut unread = Vec::new();
+    match all::<PodDisruptionBudget>(client, "PodDisruptionBudgets").await {
+        Ok(budgets) => budgets.iter().for_each(|budget| cluster.put_budget(project_cost::budget(budget, now))),
+        Err(error) => unread.push(format!("{error:#}")),
+    }
+    match of_karpenter(client, "NodeClaim").await {
+        Ok(claims) => claims.iter().for_each(|claim| cluster.put_claim(project_cost::claim(claim))),
+        Err(problem) => unread.push(format!("NodeClaims: {problem}")),
+    }
+    match of_karpenter(client, "NodePool").await {
+        Ok(pools) => {
+            for Pool { name, is_still } in pools.iter().map(project_cost::pool) {
+                cluster.put_pool(&name, is_still);
+            }
+        }
+        Err(problem) => unread.push(format!("NodePools: {problem}")),
+    }
+    cluster.look(now);
+    Ok(SeenCluster { cluster, options: costs.options(), enabled: costs.enabled, unread })
+}
+
+async fn all<K>(client: &Client, what: &str) -> anyhow::Result<Vec<K>>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let found = Api::<K>::all(client.clone()).list(&ListParams::default()).await;
+    let found = found.map_err(|error| anyhow!(describe(&error)));
+    Ok(found.with_context(|| format!("cannot read {what}"))?.items)
+}
+
+/// Objects of a kind of Karpenter's; none where it is not installed.
+async fn of_karpenter(client: &Client, kind: &str) -> Result<Vec<DynamicObject>, String> {
+    let served = look_up(client, &GroupKind::new("karpenter.sh", kind)).await.map_err(|error| describe(&error))?;
+    let Some(served) = served else { return Ok(Vec::new()) };
+    let found = served.api(client, "").list(&ListParams::default()).await;
+    Ok(found.map_err(|error| describe(&error))?.items)
 }
 
 struct Reading<'a> {

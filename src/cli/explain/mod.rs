@@ -4,15 +4,18 @@
 //! changes nothing.
 
 mod gather;
+mod node;
 mod pod;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::io::{ErrorKind, Write as _};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
 
 use super::LogArgs;
 use crate::cluster::client;
@@ -33,21 +36,34 @@ enum What {
                             Exit codes: 0 explained, 1 not found or not readable."
     )]
     Pod(PodArgs),
+    /// A node: how soon it ought to empty and why, its neighbours in that order, and what the next scale-down of each
+    /// workload there would take.
+    #[command(after_help = "Examples:\n  belay explain node worker-3\n  belay explain node worker-3 -o json\n\n\
+                            Exit codes: 0 explained, 1 not found or not readable.")]
+    Node(NodeArgs),
+}
+
+#[derive(Debug, Args)]
+struct NodeArgs {
+    /// The node's name.
+    node: String,
+    #[command(flatten)]
+    common: CommonArgs,
 }
 
 #[derive(Debug, Args)]
 struct PodArgs {
     /// NAMESPACE/NAME, or NAME with --namespace.
     pod: String,
+    /// The pod's namespace.
+    #[arg(short, long, default_value = "default")]
+    namespace: String,
     #[command(flatten)]
     common: CommonArgs,
 }
 
 #[derive(Debug, Args)]
 struct CommonArgs {
-    /// The object's namespace.
-    #[arg(short, long, default_value = "default")]
-    namespace: String,
     /// How to print it.
     #[arg(short, long, default_value = "text")]
     output: Output,
@@ -71,32 +87,72 @@ enum Output {
 
 impl ExplainArgs {
     pub(super) fn log(&self) -> &LogArgs {
-        let What::Pod(args) = &self.what;
-        &args.common.log
+        &self.what.common().log
+    }
+}
+
+impl What {
+    fn common(&self) -> &CommonArgs {
+        match self {
+            Self::Pod(args) => &args.common,
+            Self::Node(args) => &args.common,
+        }
     }
 }
 
 pub(super) async fn run(args: ExplainArgs) -> anyhow::Result<()> {
-    let What::Pod(args) = args.what;
+    let client = client::connect().await?;
+    let common = args.what.common();
+    let config = gather::config(&client, common.config.as_deref(), &common.belay_namespace).await?;
+    match &args.what {
+        What::Pod(args) => {
+            let (namespace, name) = name_of(args)?;
+            let seen = gather::pod(&client, &config, &common.belay_namespace, namespace, name).await?;
+            print(&pod::explain(&seen, Clock::wall()), common.output)
+        }
+        What::Node(args) => {
+            let now = Clock::wall();
+            let seen = gather::cluster(&client, &config, &common.belay_namespace, now).await?;
+            let report = node::explain(&seen, &args.node, now);
+            print(&report.with_context(|| format!("there is no node {}", args.node))?, common.output)
+        }
+    }
+}
+
+/// Namespace and name of the pod that is meant.
+fn name_of(args: &PodArgs) -> anyhow::Result<(&str, &str)> {
     let (namespace, name) = match args.pod.split_once('/') {
         Some((namespace, name)) => (namespace, name),
-        None => (args.common.namespace.as_str(), args.pod.as_str()),
+        None => (args.namespace.as_str(), args.pod.as_str()),
     };
     if namespace.is_empty() || name.is_empty() || name.contains('/') {
         bail!("{:?} names no pod: write NAMESPACE/NAME, or NAME with --namespace", args.pod);
     }
-    let client = client::connect().await?;
-    let common = &args.common;
-    let config = gather::config(&client, common.config.as_deref(), &common.belay_namespace).await?;
-    let seen = gather::pod(&client, &config, &common.belay_namespace, namespace, name).await?;
-    let report = pod::explain(&seen, Clock::wall());
-    let text = match common.output {
+    Ok((namespace, name))
+}
+
+fn print(report: &(impl fmt::Display + Serialize), output: Output) -> anyhow::Result<()> {
+    let text = match output {
         Output::Text => report.to_string(),
-        Output::Json => serde_json::to_string_pretty(&report).context("cannot write JSON")? + "\n",
+        Output::Json => serde_json::to_string_pretty(report).context("cannot write JSON")? + "\n",
     };
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         // Whoever reads has seen enough, as `head` does.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         result => result.context("cannot write to standard output"),
     }
+}
+
+fn table(f: &mut fmt::Formatter<'_>, head: [&str; 4], rows: Vec<[String; 4]>) -> fmt::Result {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let rows: Vec<_> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+    let widths = [width(0), width(1), width(2)];
+    for row in &rows {
+        let line = format!("  {:3$}  {:4$}  {:5$}", row[0], row[1], row[2], widths[0], widths[1], widths[2]);
+        writeln!(f, "{}", format!("{line}  {}", row[3]).trim_end())?;
+    }
+    Ok(())
 }

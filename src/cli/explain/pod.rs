@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::gather::SeenPod;
+use super::table;
 use crate::cluster::project_busy;
 use crate::webhook::eviction::{facts, left_to_policies};
 
@@ -317,18 +318,4 @@ impl fmt::Display for Report {
         }
         Ok(())
     }
-}
-
-fn table(f: &mut fmt::Formatter<'_>, head: [&str; 4], rows: Vec<[String; 4]>) -> fmt::Result {
-    if rows.is_empty() {
-        return Ok(());
-    }
-    let rows: Vec<_> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
-    let widths = [width(0), width(1), width(2)];
-    for row in &rows {
-        let line = format!("  {:3$}  {:4$}  {:5$}", row[0], row[1], row[2], widths[0], widths[1], widths[2]);
-        writeln!(f, "{}", format!("{line}  {}", row[3]).trim_end())?;
-    }
-    Ok(())
 }
