@@ -4,16 +4,19 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use kube::Client;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::ServerArgs;
-use super::process::{Prepared, Process, conditions};
+use super::process::{Filled, Prepared, Process, conditions};
 use crate::cluster::apply::Applier;
 use crate::cluster::index::Index;
 use crate::cluster::lease::{self, Leadership};
 use crate::cluster::trust::Trust;
-use crate::cluster::watch::synced;
+use crate::cluster::watch::{Health, synced};
+use crate::config::Config;
+use crate::controllers::costs::OwnPod;
 use crate::controllers::work::Written;
 use crate::controllers::{Shared, busy, certificates, costs, handover, policies};
 use crate::rate::TokenBucket;
@@ -51,15 +54,8 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     let resign = CancellationToken::new();
     let election = tasks.spawn("leader election", {
         let (client, namespace) = (client.clone(), args.namespace.clone());
-        let (name, timing) = (config.leader_election.lease_name.clone(), config.timing());
-        let (leadership, resign, health) = (Arc::clone(&leadership), resign.clone(), health.clone());
         let identity = identity(args.pod_name.as_deref());
-        async move {
-            // A replica that sees nothing must not keep one that does from leading.
-            if synced(&health, &resign).await {
-                lease::run(client, namespace, name, identity, timing, leadership, resign).await;
-            }
-        }
+        elect(client, namespace, identity, config.clone(), Arc::clone(&leadership), resign.clone(), health.clone())
     });
     let trust = Trust::watch(&watches, &args.namespace, &config);
     let applier = Applier::start(
@@ -89,18 +85,9 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
         written: Written::default(),
         remembered: busy::Remembered::default(),
     };
-    let costs_loop = costs.clone().map(|filled| costs::Loop {
-        shared: shared.clone(),
-        costs: filled.costs,
-        health: filled.health,
-        own_pod: costs::OwnPod {
-            namespace: args.namespace.clone(),
-            name: args.pod_name.clone().unwrap_or_default(),
-            uid: args.pod_uid.clone().unwrap_or_default(),
-        },
-        rate: TokenBucket::new(config.deletion_cost.writes_per_second),
-        written: Written::default(),
-        remembered: costs::Remembered::default(),
+    let cost_writes = config.deletion_cost.writes_per_second;
+    let ranking = costs.clone().map(|Filled { costs, health, .. }| {
+        costs::Loop::new(shared.clone(), costs, health, own_pod(&args), cost_writes)
     });
     let policies = policies::Loop { shared };
     let certificates = certificates::Loop {
@@ -113,7 +100,7 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
         leadership,
         applier,
     };
-    let costs_loop = costs_loop.map(|costs| tasks.spawn("deletion costs", costs.run(terminate.clone())));
+    let ranking = ranking.map(|costs| tasks.spawn("deletion costs", costs.run(terminate.clone())));
     let loops = [
         tasks.spawn("handovers", handover.run(terminate.clone())),
         tasks.spawn("busy pods", busy.run(terminate.clone())),
@@ -124,7 +111,7 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     let serving = tokio::spawn(admin::serve(admin_listener, admin, stop.clone()));
 
     let failed = ended(&tasks, &terminate).await;
-    for task in loops.into_iter().chain(costs_loop) {
+    for task in loops.into_iter().chain(ranking) {
         task.await.context("a controller loop failed")?;
     }
     resign.cancel();
@@ -134,6 +121,31 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     match failed {
         Some(task) => bail!("the task {task:?} ended by itself, which is a defect; see the log above"),
         None => Ok(()),
+    }
+}
+
+/// Takes part in the election, as soon as there is something to be seen: a replica that sees nothing must not keep one
+/// that does from leading.
+async fn elect(
+    client: Client,
+    namespace: String,
+    identity: String,
+    config: Config,
+    leadership: Arc<Leadership>,
+    resign: CancellationToken,
+    health: Vec<Health>,
+) {
+    if synced(&health, &resign).await {
+        let timing = config.timing();
+        lease::run(client, namespace, config.leader_election.lease_name, identity, timing, leadership, resign).await;
+    }
+}
+
+fn own_pod(args: &ServerArgs) -> OwnPod {
+    OwnPod {
+        namespace: args.namespace.clone(),
+        name: args.pod_name.clone().unwrap_or_default(),
+        uid: args.pod_uid.clone().unwrap_or_default(),
     }
 }
 

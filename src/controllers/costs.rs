@@ -87,6 +87,13 @@ struct Told {
 }
 
 impl Loop {
+    /// A loop over this cache, which these watches fill.
+    pub fn new(shared: Shared, costs: Costs, health: Vec<Health>, own_pod: OwnPod, writes_per_second: u32) -> Self {
+        let rate = TokenBucket::new(writes_per_second);
+        let (written, remembered) = (Written::default(), Remembered::default());
+        Self { shared, costs, health, own_pod, rate, written, remembered }
+    }
+
     /// Runs until `stop`, then ends what it is at.
     pub async fn run(self, stop: CancellationToken) {
         let (leadership, health) = (Arc::clone(&self.shared.leadership), self.health.clone());
@@ -117,7 +124,7 @@ impl Loop {
             if let Some(trouble) = &trouble {
                 tracing::warn!(error = %trouble, "nodes are not ranked, and no deletion cost is written");
                 let note = format!("Nodes are not ranked, and no deletion cost is written: {trouble}");
-                self.tell(self.about_own_pod(true, "RankingFailed", "Rank", note));
+                self.shared.applier.tell(&self.about_own_pod(true, "RankingFailed", "Rank", note));
             } else {
                 tracing::info!("nodes are ranked again");
             }
@@ -130,10 +137,6 @@ impl Loop {
         let OwnPod { namespace, name, uid } = &self.own_pod;
         let regarding = Reference::pod(name, uid);
         Event { namespace: namespace.clone(), regarding, related: None, warning, reason, action, note }
-    }
-
-    fn tell(&self, event: Event) {
-        self.shared.applier.tell(&event);
     }
 
     /// Ranks, where anything changed; the pods to look at.
@@ -184,7 +187,7 @@ impl Loop {
         let Some(note) = note else { return };
         told.at = Some(now);
         tracing::info!(order = %note, "nodes ranked");
-        self.tell(self.about_own_pod(false, "RankingCompleted", "Rank", note));
+        self.shared.applier.tell(&self.about_own_pod(false, "RankingCompleted", "Rank", note));
     }
 
     fn tell_stance(&self, stance: &Stance) {
@@ -212,7 +215,8 @@ impl Loop {
             }
         };
         let warning = stance.until.is_some();
-        self.tell(Event { namespace, regarding, related: None, warning, reason, action: "Yield", note });
+        let event = Event { namespace, regarding, related: None, warning, reason, action: "Yield", note };
+        self.shared.applier.tell(&event);
     }
 
     async fn look_at(&self, key: &PodKey) -> Option<Timestamp> {
