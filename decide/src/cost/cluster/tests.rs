@@ -5,3 +5,4 @@ mod binds;
 mod histories;
 mod rivals;
 mod told;
+mod writes;
