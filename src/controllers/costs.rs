@@ -106,19 +106,20 @@ impl Loop {
                     break;
                 }
                 () = tokio::time::sleep(ASK_AGAIN) => {
-                    if leadership.is_leader() {
-                        self.is_blind();
-                    }
+                    self.is_blind();
                 }
             }
         }
         work::run(self, &leadership, &health, stop).await;
     }
 
-    /// Something that ranks are made from cannot be seen. Tells so when that begins.
+    /// Something that ranks are made from cannot be seen. The leader tells so when that begins.
     fn is_blind(&self) -> bool {
         let trouble = self.health.iter().find_map(|health| Some((health.what.clone(), health.lasting_trouble()?)));
         let trouble = trouble.map(|(what, trouble)| format!("{what} cannot be watched: {trouble}"));
+        if !self.shared.leadership.is_leader() {
+            return trouble.is_some();
+        }
         let mut told = self.remembered.told.lock();
         if told.trouble != trouble {
             if let Some(trouble) = &trouble {
