@@ -20,6 +20,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::evictors::Evictor;
+pub use go_duration::parse as go_duration;
 
 /// What is known of the pod.
 #[derive(Clone, Copy, Debug)]

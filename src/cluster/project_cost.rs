@@ -12,6 +12,7 @@ use belay_decide::cost::{
 };
 use belay_decide::hold::Rules;
 use belay_decide::ownership::{MANAGED_ANNOTATION, Record};
+use belay_decide::removers::go_duration;
 use belay_decide::view::PodPhase;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::TopologySpreadConstraint;
@@ -93,7 +94,8 @@ pub fn pod(pod: &PodSubset, left_out: &LeftOut, now: Timestamp) -> KnownPod {
     let is_mirror = annotation(meta, MIRROR_ANNOTATION).is_some();
     let movable = !is_mirror && controller_uid(meta, "DaemonSet").is_none();
     let created = created(meta, now);
-    let (hold, hold_until) = hold(meta, movable, created, now);
+    let started = pod.status.start_time.as_ref().map(|time| time.0);
+    let (hold, hold_until) = hold(meta, movable, started, now);
     let set = controller_uid(meta, "ReplicaSet").filter(|_| !left_out.rules.excludes(&namespace));
     KnownPod {
         pod: CostPod {
@@ -135,7 +137,12 @@ fn sidecar_restarts(pod: &PodSubset) -> i32 {
 }
 
 /// Why a pod keeps its node from being emptied, and until when. What lasts goes before what ends.
-fn hold(meta: &ObjectMeta, movable: bool, created: Timestamp, now: Timestamp) -> (Option<PodHold>, Option<Timestamp>) {
+fn hold(
+    meta: &ObjectMeta,
+    movable: bool,
+    started: Option<Timestamp>,
+    now: Timestamp,
+) -> (Option<PodHold>, Option<Timestamp>) {
     let do_not_disrupt = annotation(meta, DO_NOT_DISRUPT);
     let has_controller = meta.owner_references.iter().flatten().any(|owner| owner.controller == Some(true));
     let lasting = if do_not_disrupt == Some("true") {
@@ -147,13 +154,14 @@ fn hold(meta: &ObjectMeta, movable: bool, created: Timestamp, now: Timestamp) ->
     } else {
         None
     };
-    if lasting.is_some() {
-        return (lasting, None);
-    }
-    // Karpenter also takes a time after the pod's creation; what it cannot read it ignores.
-    let time: Option<SignedDuration> = do_not_disrupt.and_then(|text| text.parse().ok());
-    let until = time.and_then(|time| created.checked_add(time).ok()).filter(|until| *until > now);
-    (until.map(|_| PodHold::DoNotDisrupt), until)
+    // Karpenter also takes a time from the pod's start, and waits for one that is not known yet; what it cannot read it
+    // ignores (`pkg/utils/pod/scheduling.go`, `IsDoNotDisruptActive`).
+    let time = do_not_disrupt.and_then(go_duration).filter(SignedDuration::is_positive);
+    let (None, Some(time)) = (lasting, time) else { return (lasting, None) };
+    // A time beyond all times is for ever.
+    let until = started.and_then(|started| started.checked_add(time).ok());
+    let is_over = until.is_some_and(|until| until <= now);
+    if is_over { (None, None) } else { (Some(PodHold::DoNotDisrupt), until) }
 }
 
 /// Projects a Node.

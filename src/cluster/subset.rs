@@ -43,6 +43,7 @@ pub(super) struct InitContainer {
 #[serde(rename_all = "camelCase")]
 pub(super) struct PodStatus {
     pub(super) phase: Option<String>,
+    pub(super) start_time: Option<Time>,
     #[serde(default)]
     pub(super) conditions: Vec<Condition>,
     #[serde(default)]

@@ -4,7 +4,7 @@
 use jiff::SignedDuration;
 
 /// The duration; absent where Go would answer with an error.
-pub(super) fn parse(text: &str) -> Option<SignedDuration> {
+pub fn parse(text: &str) -> Option<SignedDuration> {
     let (negative, mut rest) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
         b'+' => (false, &text[1..]),
