@@ -63,7 +63,8 @@ impl LeftOut {
     }
 
     fn writes_cost(&self, namespace: &str, meta: &ObjectMeta) -> bool {
-        if self.busy.is_empty() {
+        // In excluded namespaces no rule governs: what one wrote there before is not its own any more.
+        if self.busy.is_empty() || self.rules.excludes(namespace) {
             return false;
         }
         let labels = meta.labels.clone().unwrap_or_default();

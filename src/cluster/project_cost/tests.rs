@@ -183,7 +183,8 @@ fn whose_a_value_is_the_record_says_and_a_busy_rule_that_writes_costs_as_a_user_
         assert_eq!(standing(json!({}), "shop"), ranked, "{name}: no rule");
         assert_eq!(standing(json!({"hints": "yes"}), "shop"), ranked, "{name}: a rule that writes other hints");
         assert_eq!(standing(costs.clone(), "shop"), busy, "{name}: a rule that writes costs");
-        assert_eq!(standing(costs, "bank"), ranked, "{name}: a namespace that the rule is not for");
+        assert_eq!(standing(costs.clone(), "bank"), ranked, "{name}: a namespace that the rule is not for");
+        assert_eq!(standing(costs, "shut"), ranked, "{name}: an excluded namespace, where no rule governs");
         let both = json!({"hints": "yes", "costs": "yes"});
         assert_eq!(standing(both, "shop"), ranked, "{name}: the first rule that selects a pod governs it");
     }
