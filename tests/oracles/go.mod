@@ -1,5 +1,5 @@
 // Kubernetes' own rules, asked directly: small programs around packages of Kubernetes, which tests hold Belay's
-// predictions against. `tests/src/programs.rs` builds them; nothing here is linked into Belay.
+// predictions against. `tests/src/programs` builds them; nothing here is linked into Belay.
 module belay.dev/tests/oracles
 
 go 1.26.0

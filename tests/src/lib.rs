@@ -18,6 +18,7 @@ pub mod clock;
 pub mod control_plane;
 pub mod endpoints;
 pub mod instance;
+pub mod karpenter;
 pub mod load;
 pub mod network;
 pub mod node_agent;
