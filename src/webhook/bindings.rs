@@ -100,14 +100,17 @@ async fn stamp(handlers: &Handlers, request: &Request<'_>) -> Option<Vec<Add>> {
     if binding.metadata.uid.as_deref().is_some_and(|uid| !uid.is_empty() && *uid != *known.pod.uid) {
         return None;
     }
-    let value = bind_time.costs.read(|cluster| cluster.value_at_bind(&known.pod, node, now));
-    let adds = value.filter(|_| has_room(&pod.metadata)).and_then(|value| patch(&known, &binding.metadata, value));
-    if request.dry_run == Some(true) {
-        return adds;
-    }
-    let written = value.filter(|_| adds.is_some());
-    bind_time.costs.write(|cluster| cluster.assume(&known.pod, node, written, now));
-    if adds.is_some() {
+    let is_dry_run = request.dry_run == Some(true);
+    // Decided and noted in one step: of binds at the same moment each reckons with the others.
+    let adds = bind_time.costs.write(|cluster| {
+        let value = cluster.value_at_bind(&known.pod, node, now).filter(|_| has_room(&pod.metadata));
+        let adds = value.and_then(|value| patch(&known, &binding.metadata, value));
+        if !is_dry_run {
+            cluster.assume(&known.pod, node, value.filter(|_| adds.is_some()), now);
+        }
+        adds
+    });
+    if adds.is_some() && !is_dry_run {
         handlers.metrics.cost_stamp();
     }
     adds
