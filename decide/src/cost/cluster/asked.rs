@@ -26,8 +26,8 @@ impl Cluster {
     /// The value that a pod ought to carry once it is bound to a node; absent is none. `pod` is the pod as it is now.
     pub fn value_at_bind(&self, pod: &CostPod, node: &str, now: Timestamp) -> Option<i32> {
         let known = self.sets.get(pod.set.as_ref()?)?;
+        // Those that are seen without a node say nothing about a value, so it does no harm that they are here twice.
         let seen = self.pods.of(&known.set.uid).map(|kept| &kept.known.pod);
-        let seen = seen.filter(|other| other.node.is_some() || self.assumed_of(other, now).is_none());
         let of_set = self.assumed.values().filter(|assumed| assumed.pod.set == pod.set);
         let coming = of_set.filter(|assumed| assumed.is_believed(now) && !self.is_seen_bound(&assumed.pod));
         let pods: Vec<&CostPod> = seen.chain(coming.map(|assumed| &assumed.pod)).collect();
@@ -52,10 +52,6 @@ impl Cluster {
         let standing = value.map_or(pod.standing, Standing::Ours);
         let bound = CostPod { node: Some(node.into()), standing, ..pod.clone() };
         self.assumed.insert(pod.uid.clone(), Assumed { pod: bound, at: now });
-    }
-
-    fn assumed_of(&self, pod: &CostPod, now: Timestamp) -> Option<&Assumed> {
-        self.assumed.get(&pod.uid).filter(|assumed| assumed.is_believed(now))
     }
 
     fn is_seen_bound(&self, pod: &CostPod) -> bool {
