@@ -54,7 +54,8 @@ fn every_standing_against_every_wish() {
     let (ours, up) = (record(r#""-5""#), record("null"));
     let (ours, up) = (Some(ours.as_str()), Some(up.as_str()));
     let theirs = r#"DeletionCostConflict web-1: Somebody else set "8" in cost; Belay leaves this pod's value to them"#;
-    let table: [(&str, Option<&str>, Option<&str>, Option<i32>, &[&str]); 18] = [
+    type Row<'a> = (&'a str, Option<&'a str>, Option<&'a str>, Option<i32>, &'a [&'a str]);
+    let table: [Row<'_>; 18] = [
         ("nothing, and none is due", None, None, None, &[]),
         ("nothing, and one is due", None, None, Some(-5), &[r#"record {"cost":"-5"}, value -5"#]),
         ("ours, as it ought to be", Some("-5"), ours, Some(-5), &[]),

@@ -187,3 +187,21 @@ fn an_assumed_pod_of_another_set_is_no_sibling() {
     answer(&mut api, &mut cluster, &other, "a1");
     assert_eq!(cluster.value_at_bind(&api.pods[&web].pod, "a1", api.now), alone);
 }
+
+#[test]
+fn a_bind_is_believed_while_the_pod_is_still_seen_without_a_node() {
+    let (mut api, mut cluster) = zones();
+    let (coming, next) = (api.create("web"), api.create("web"));
+    let alone = cluster.value_at_bind(&api.pods[&next].pod, "a1", api.now);
+    let mut seen = api.clone();
+    answer(&mut api, &mut cluster, &coming, "a1");
+    let after_it = cluster.value_at_bind(&api.pods[&next].pod, "a1", api.now);
+    assert!(after_it < alone);
+    // Its status was written meanwhile, and that is what the watch brings first.
+    seen.tell_pod(&mut cluster, &coming);
+    seen.change(&coming, |_| {});
+    seen.tell_pod(&mut cluster, &coming);
+    assert_eq!(cluster.value_at_bind(&api.pods[&next].pod, "a1", api.now), after_it);
+    api.tell_pod(&mut cluster, &coming);
+    assert_eq!(cluster.value_at_bind(&api.pods[&next].pod, "a1", api.now), after_it, "and bound it counts once");
+}

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::super::*;
 use super::api::*;
 use crate::cost::testing::{HOSTNAME, ZONE, node, over, set};
-use crate::cost::{Constraint, PodHold, Readiness, Standing};
+use crate::cost::{Constraint, PodHold, Readiness};
 use crate::testing::runner;
 use crate::view::PodPhase;
 
@@ -668,12 +668,4 @@ proptest! {
         prop_assert!(cluster.claims.is_empty() && cluster.claims_of.is_empty() && cluster.still_pools.is_empty());
         prop_assert!(cluster.budgets.names().is_empty());
     }
-}
-
-#[test]
-fn standing_is_read_as_it_stands() {
-    let mut api = Api::new(Options::default()).with_nodes(&[("a1", "a")]).with_set("web", &[("a1", 1)]);
-    let name = shop("web-001");
-    annotate(api.pod(&name), Some("-5"), None);
-    assert_eq!(api.pods[&name].pod.standing, Standing::Theirs { value: -5, replaced: false });
 }

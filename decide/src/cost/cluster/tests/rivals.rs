@@ -255,14 +255,19 @@ fn a_value_that_was_never_ours_is_no_sign() {
 #[test]
 fn a_pod_that_took_another_ones_name_is_no_sign() {
     let (mut api, mut cluster) = shop_at_rest();
-    for name in ["web-001", "web-002", "api-007"].map(shop) {
-        api.change(&name, |known| {
-            known.pod.uid = format!("{}+", known.pod.uid).into();
-            annotate(known, Some("5"), None);
-        });
-        api.tell_pod(&mut cluster, &name);
+    for value in [Some("5"), None] {
+        for name in ["web-001", "web-002", "api-007"].map(shop) {
+            api.change(&name, |known| {
+                known.pod.uid = format!("{}+", known.pod.uid).into();
+                // Without a value it carries the record of the other, as one that was put back from a file may.
+                let managed = known.managed.take().filter(|_| value.is_none());
+                annotate(known, value, managed.as_deref());
+            });
+            api.tell_pod(&mut cluster, &name);
+        }
+        assert_eq!(stances(&mut cluster, api.now), (vec![], vec![]), "{value:?}");
+        (api, cluster) = shop_at_rest();
     }
-    assert_eq!(stances(&mut cluster, api.now), (vec![], vec![]));
 }
 
 #[test]
@@ -297,5 +302,43 @@ fn edits_that_are_far_apart_are_edits() {
         assert_eq!(stances(&mut cluster, api.now), (vec![], vec![]), "{name}");
         api.settle(&mut cluster);
         api.now += SignedDuration::from_mins(6);
+    }
+}
+
+#[test]
+fn it_comes_back_at_its_time_and_not_only_when_everything_is_looked_at() {
+    let (mut api, mut cluster) = shop_at_rest();
+    api.now = after(17);
+    for name in ["web-001", "web-002", "web-004"] {
+        strip(&mut api, &mut cluster, name);
+    }
+    api.settle(&mut cluster);
+    api.now = after(616);
+    cluster.look(api.now);
+    assert_eq!((cluster.next_look(api.now), cluster.asking()), (after(617), BTreeSet::new()));
+    api.now = after(617);
+    let look = cluster.look(api.now);
+    assert_eq!(look.stances, [Stance { scope: set("web"), until: None }]);
+    assert_eq!(look.pods.len(), 6, "{:?}", look.pods);
+}
+
+#[test]
+fn it_was_not_wrong_once_all_has_been_quiet_for_as_long_as_it_would_stand_down_next() {
+    for (minutes, doubled) in [(0, true), (19, true), (20, false)] {
+        let (mut api, mut cluster) = shop_at_rest();
+        let come = |api: &mut Api, cluster: &mut Cluster| {
+            for name in ["web-001", "web-002", "web-004"] {
+                strip(api, cluster, name);
+            }
+            cluster.look(api.now).stances.first().and_then(|stance| stance.until)
+        };
+        assert_eq!(come(&mut api, &mut cluster), Some(api.now + STAND_DOWN));
+        api.settle(&mut cluster);
+        api.now += STAND_DOWN;
+        api.settle(&mut cluster);
+        api.now += SignedDuration::from_mins(minutes);
+        api.settle(&mut cluster);
+        let expected = STAND_DOWN * if doubled { 2 } else { 1 };
+        assert_eq!(come(&mut api, &mut cluster), Some(api.now + expected), "{minutes} minutes");
     }
 }

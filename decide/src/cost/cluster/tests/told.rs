@@ -122,6 +122,19 @@ fn pods_of_a_set_that_left_its_deployment_are_no_neighbours_of_those_that_stayed
 }
 
 #[test]
+fn a_neighbour_is_counted_once_whatever_set_of_the_deployment_it_is_of() {
+    let mut api = Api::new(Options::default()).with_nodes(&[("a1", "a"), ("a2", "a")]);
+    api = api.with_set("new", &[("a1", 1), ("a2", 2)]).with_set("old", &[("a1", 2)]);
+    for known in api.sets.values_mut() {
+        known.deployment = Some("web-deployment".into());
+    }
+    // Three on one node and two on the other.
+    let cluster = api.cluster();
+    let batches = cluster.removal("new-set", after(0));
+    assert_eq!(batches[0].iter().map(|pod| &*pod.name).collect::<Vec<_>>(), ["new-001"]);
+}
+
+#[test]
 fn a_removal_is_told_in_batches_by_what_the_pods_carry_now() {
     let mut api = Api::new(Options::default()).with_nodes(&[("a1", "a"), ("a2", "a")]);
     api = api.with_set("web", &[("a1", 2), ("a2", 1)]);
@@ -290,6 +303,28 @@ fn a_pod_is_blocked_as_kubernetes_refuses_its_eviction() {
         assert_eq!(blocked(&cluster), expected.map(after), "{name}, pods first");
         cluster.retain_budgets(&BTreeSet::new());
         assert_eq!(blocked(&cluster), None, "{name}, no more");
+    }
+}
+
+#[test]
+fn a_budget_that_changes_is_read_anew() {
+    let mut api = Api::new(Options::default()).with_nodes(&[("a1", "a")]).with_set("web", &[("a1", 1)]);
+    api.change(&shop("web-001"), |known| known.pod.readiness = Readiness::NotReady(None));
+    let mut cluster = api.cluster();
+    let one = Budget { exhausted_since: Some(after(-900)), ..budget("one", ("app", "web")) };
+    let two = budget("two", ("app", "web"));
+    let changes = [
+        (one.clone(), Some(-900)),
+        (Budget { exhausted_since: Some(after(-800)), ..one.clone() }, Some(-800)),
+        (Budget { lets_unready_go: true, ..one.clone() }, None),
+        (one, Some(-900)),
+        (Budget { created: after(-300), ..two.clone() }, Some(-300)),
+        (Budget { created: after(-200), ..two }, Some(-200)),
+    ];
+    for (budget, expected) in changes {
+        let label = format!("{budget:?}");
+        cluster.put_budget(budget);
+        assert_eq!(cluster.pods_of("web-set")[0].0.pod.blocked_since, expected.map(after), "{label}");
     }
 }
 
