@@ -5,6 +5,7 @@
 //! documented.
 
 mod busy;
+mod costs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::successors;

@@ -31,7 +31,7 @@ fn states() -> Vec<State> {
 }
 
 /// The string literals of a source that are one word in CamelCase.
-fn words(file: &str) -> BTreeSet<String> {
+pub(super) fn words(file: &str) -> BTreeSet<String> {
     let is_word = |text: &&str| {
         text.starts_with(|first: char| first.is_ascii_uppercase())
             && text.contains(|letter: char| letter.is_ascii_lowercase())
