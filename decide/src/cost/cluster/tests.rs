@@ -2,7 +2,9 @@
 
 mod api;
 mod binds;
+mod budgets;
 mod histories;
 mod rivals;
+mod steps;
 mod told;
 mod writes;

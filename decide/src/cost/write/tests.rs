@@ -1,9 +1,14 @@
+//! The write to one pod: every standing against every wish.
+
 use std::sync::Arc;
 
 use super::*;
 use crate::cost::testing::pod;
 use crate::cost::{CostPod, Standing};
 use crate::testing::{START, after};
+
+/// Label, value and record as they stand, the value that is due, and what is written.
+type Row<'a> = (&'a str, Option<&'a str>, Option<&'a str>, Option<i32>, &'a [&'a str]);
 
 const COST: &str = COST_ANNOTATION;
 
@@ -54,7 +59,6 @@ fn every_standing_against_every_wish() {
     let (ours, up) = (record(r#""-5""#), record("null"));
     let (ours, up) = (Some(ours.as_str()), Some(up.as_str()));
     let theirs = r#"DeletionCostConflict web-1: Somebody else set "8" in cost; Belay leaves this pod's value to them"#;
-    type Row<'a> = (&'a str, Option<&'a str>, Option<&'a str>, Option<i32>, &'a [&'a str]);
     let table: [Row<'_>; 18] = [
         ("nothing, and none is due", None, None, None, &[]),
         ("nothing, and one is due", None, None, Some(-5), &[r#"record {"cost":"-5"}, value -5"#]),

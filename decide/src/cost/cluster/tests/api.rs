@@ -361,3 +361,11 @@ pub(super) fn desired_of(cluster: &Cluster, name: &PodName) -> Option<i32> {
     let id = cluster.pods.id(&name.0, &name.1).expect("the pod is known");
     cluster.pods.get(id).expect("the pod is there").desired
 }
+
+/// One node with one pod, looked at.
+pub(super) fn one_node() -> (Api, Cluster) {
+    let api = Api::new(Options::default()).with_nodes(&[("a1", "a")]).with_set("web", &[("a1", 1)]);
+    let mut cluster = api.cluster();
+    cluster.look(api.now);
+    (api, cluster)
+}
