@@ -226,6 +226,9 @@ pub fn budget(budget: &PodDisruptionBudget, now: Timestamp) -> Budget {
     let denied =
         status.conditions.iter().flatten().find(|one| one.type_ == "DisruptionAllowed" && one.status != "True");
     let since = denied.map_or(created, |denied| denied.last_transition_time.0);
+    // What is not ready disrupts nobody while enough others are (`pkg/registry/core/pod/storage/eviction.go`).
+    let (current, wanted) = (status.current_healthy.unwrap_or(0), status.desired_healthy.unwrap_or(0));
+    let healthy = current >= wanted && wanted > 0;
     Budget {
         namespace: text(meta.namespace.as_ref()),
         name: text(meta.name.as_ref()),
@@ -233,7 +236,7 @@ pub fn budget(budget: &PodDisruptionBudget, now: Timestamp) -> Budget {
         selector: written.into(),
         selects: Arc::new(move |labels| selector.as_ref().is_some_and(|selector| selector.matches(labels))),
         exhausted_since: (status.disruptions_allowed.unwrap_or(0) <= 0).then_some(since),
-        lets_unready_go: spec.unhealthy_pod_eviction_policy.as_deref() == Some("AlwaysAllow"),
+        lets_unready_go: spec.unhealthy_pod_eviction_policy.as_deref() == Some("AlwaysAllow") || healthy,
     }
 }
 

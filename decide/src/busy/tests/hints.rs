@@ -157,7 +157,7 @@ fn a_cost_is_left_to_the_ranks_unless_the_rule_asks_for_one() {
     for (costs_are_ranked, deletion_cost, expected) in
         [(false, false, true), (false, true, true), (true, true, true), (true, false, false)]
     {
-        let switches = HintSwitches { costs_are_ranked, deletion_cost, ..HintSwitches::default() };
+        let switches = HintSwitches { deletion_cost, costs_are_ranked, ..HintSwitches::default() };
         let (values, _) = desired(&switches, Told::Free, after(0));
         assert_eq!(values.contains_key(&cost), expected, "{switches:?}");
     }

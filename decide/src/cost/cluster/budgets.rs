@@ -27,7 +27,8 @@ pub struct Budget {
     pub selects: Selects,
     /// Since when it lets no pod go (`status.disruptionsAllowed` is 0); absent while it does.
     pub exhausted_since: Option<Timestamp>,
-    /// `spec.unhealthyPodEvictionPolicy: AlwaysAllow`: what is not ready may go whatever else is said.
+    /// What is not ready may go whatever else is said: `spec.unhealthyPodEvictionPolicy: AlwaysAllow`, or as many as are
+    /// wanted are healthy.
     pub lets_unready_go: bool,
 }
 

@@ -191,6 +191,10 @@ fn a_budget_may_let_unready_pods_go() {
     assert!(lets_go(&json!({"unhealthyPodEvictionPolicy": "AlwaysAllow"})));
     assert!(!lets_go(&json!({"unhealthyPodEvictionPolicy": "IfHealthyBudget"})));
     assert!(!lets_go(&json!({})));
+    for (current, wanted, expected) in [(3, 3, true), (4, 3, true), (2, 3, false), (0, 0, false)] {
+        let status = json!({"currentHealthy": current, "desiredHealthy": wanted, "disruptionsAllowed": 0});
+        assert_eq!(read_budget(&json!({}), &status).lets_unready_go, expected, "{current} of {wanted}");
+    }
 }
 
 fn object(raw: Value) -> DynamicObject {
