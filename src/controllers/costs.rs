@@ -149,6 +149,9 @@ impl Loop {
             if everything {
                 look.pods = cluster.asking();
             }
+            // Of a pod that is gone nothing is remembered.
+            let mut removals = self.remembered.removals.lock();
+            removals.retain(|key, _| cluster.known_set_of(&key.namespace, &key.name).is_some());
             (look, cluster.stood_down())
         });
         let Look { ranked, pods, stances } = look;
@@ -158,9 +161,12 @@ impl Loop {
                 Some(ranked) => {
                     let seconds = started.elapsed().as_secs_f64();
                     metrics.cost_ranking(seconds, ranked.changed_nodes, ranked.renumbered);
-                    self.costs.read(|cluster| metrics.cost_nodes(&groups(cluster)));
                 }
                 None => metrics.cost_pass_unchanged(),
+            }
+            // A new leader has yet to say how many there are, though it may have ranked them before.
+            if ranked.is_some() || everything {
+                self.costs.read(|cluster| metrics.cost_nodes(&groups(cluster)));
             }
             metrics.cost_stood_down(stood_down.0, stood_down.1);
             self.tell_order(now);
@@ -226,6 +232,11 @@ impl Loop {
             return None;
         }
         self.rate.take().await;
+        if self.is_blind() {
+            // What it would be decided on is old. Once everything can be seen again, everything is looked at.
+            self.touch_all();
+            return None;
+        }
         let now = Clock::wall();
         let mut removals = self.removals_of(key);
         // Decided only now: what had to wait for its turn may have changed.
