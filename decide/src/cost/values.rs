@@ -106,8 +106,7 @@ impl<'a> Site<'a> {
         let node = name.and_then(|name| ground.nodes.get(name));
         let place = name.map(|name| match ground.ranking.verdict(name) {
             Some(Verdict::Ranked(ranked)) => Place::Ranked(ranked.rank),
-            Some(Verdict::Protected(_)) => Place::Protected,
-            Some(Verdict::Waiting { .. }) | None => Place::Waiting,
+            Some(Verdict::Protected(_) | Verdict::Waiting { .. }) | None => Place::Unranked,
         });
         let stood_down = node.is_some_and(|node| node.stood_down);
         let may_be_steered = pod.standing.is_open() && pod.priority >= LOWEST_PRIORITY && !stood_down;

@@ -3,15 +3,63 @@
 use std::cmp::Reverse;
 use std::ops::RangeInclusive;
 
-use super::Problem;
+use super::{Place, Problem};
 
 /// How many tiers are tried for a pod. Where none of the nearest fits, its ReplicaSet has to be numbered anew.
 const TRIES: usize = 16;
 
-/// Keeps what stands, but for pods whose tier is missing or puts them in the wrong place within their domain: these are
-/// fitted in, or put on top of it while they are young. Absent where that cannot be done, or is more than half of the
-/// work of numbering all anew.
+/// Keeps what stands, but for pods whose tier is missing or puts them in the wrong place within their domain. Of two ways
+/// the one that changes fewer: to fit those pods in where they ought to be, or to give the tiers of a domain to its pods
+/// in another order. Absent where neither can be done.
 pub(super) fn keep(problem: &Problem, standing: &[Option<u32>], highest: u32) -> Option<Vec<u32>> {
+    let changes = |tiers: &[u32]| tiers.iter().zip(standing).filter(|(now, before)| Some(**now) != **before).count();
+    let fitted = fit(problem, standing, highest);
+    if fitted.as_ref().is_some_and(|tiers| changes(tiers) == 0) {
+        return fitted;
+    }
+    let reordered = fit(problem, &reordered(problem, standing), highest);
+    // The first of as few.
+    fitted.into_iter().chain(reordered).min_by_key(|tiers| changes(tiers))
+}
+
+/// The tiers that stand in each cell, given to its pods in the order in which these ought to go: to those on ranked nodes
+/// the highest, by rank. The others may go in any order, so each keeps its own where it can. What was level stays so,
+/// since each domain has the tiers that it had.
+fn reordered(problem: &Problem, standing: &[Option<u32>]) -> Vec<Option<u32>> {
+    let mut cells: Vec<Vec<usize>> = vec![Vec::new(); problem.cell_count];
+    for (at, cell) in problem.cells.iter().enumerate() {
+        if !problem.young[at] && standing[at].is_some() {
+            cells[*cell].push(at);
+        }
+    }
+    let mut tiers = standing.to_vec();
+    for cell in cells {
+        let mut slots: Vec<Option<u32>> = cell.iter().map(|&at| standing[at]).collect();
+        slots.sort_unstable_by_key(|tier| Reverse(*tier));
+        let (mut ranked, others): (Vec<usize>, Vec<usize>) =
+            cell.into_iter().partition(|&at| matches!(problem.places[at], Place::Ranked(_)));
+        ranked.sort_by_key(|&at| problem.places[at]);
+        let mut rest = slots.split_off(ranked.len());
+        for (at, tier) in ranked.into_iter().zip(slots) {
+            tiers[at] = tier;
+        }
+        let mut displaced = Vec::new();
+        for at in others {
+            match rest.iter().position(|tier| *tier == standing[at]) {
+                Some(own) => drop(rest.remove(own)),
+                None => displaced.push(at),
+            }
+        }
+        for (at, tier) in displaced.into_iter().zip(rest) {
+            tiers[at] = tier;
+        }
+    }
+    tiers
+}
+
+/// Fits in the pods whose tier is missing or puts them in the wrong place within their domain, or puts them on top of it
+/// while they are young. Absent where that cannot be done, or is more than half of the work of numbering all anew.
+fn fit(problem: &Problem, standing: &[Option<u32>], highest: u32) -> Option<Vec<u32>> {
     let mut tiers = in_place(problem, standing);
     let mut missing: Vec<usize> = (0..tiers.len()).filter(|&at| tiers[at].is_none()).collect();
     if missing.len() * 2 > tiers.len() + 1 {

@@ -4,16 +4,18 @@
 //! turn comes. Where the tier of each pod is its height, a scale-down always takes from the fullest domain, so that the
 //! skew never exceeds what it was or `maxSkew`; the pods that share a tier are of different domains, and their nodes'
 //! ranks decide among them. Within a domain heights follow the ranks, so that the domain's first node empties first. A
-//! node without a rank comes after all that have one, and a protected node last of all.
+//! node without a rank comes after all that have one.
 //!
 //! **What stands stays if it is sound.** Numbering heights anew for every change would rewrite whole ReplicaSets, so
 //! the tiers that stand on pods are tested instead ([`Problem::is_sound`]), and only pods without a tier, or whose
-//! place in their domain is wrong, get one that fits. A pod that is about to be bound is such a pod.
+//! place in their domain is wrong, get one that fits, or change theirs with others. A pod that is about to be bound is
+//! such a pod.
 //!
 //! **Where a change cannot be kept to one node's pods.** A pod that is to go *after* others of its domain makes these
 //! higher by one. With `maxSkew: 1` the domains have to take turns, so unless it can share a tier with one of them,
 //! those that go before it must be raised: pods of that ReplicaSet in that domain on nodes that ought to empty sooner.
-//! Likewise when a node moves past another of its zone. So that not each new pod raises others, one that does not fit
+//! Likewise when a node moves past another of its zone; where one only comes to have a rank or loses it, two pods that
+//! change their tiers are enough. So that not each new pod raises others, one that does not fit
 //! in goes on top of its domain, which is sound as well and what Kubernetes would take first too; all that came within
 //! the same five to ten minutes ([`Options::settle`](super::Options)) then take their places together. If raising is
 //! not enough, as with constraints over two kinds of domain at once, all of the ReplicaSet is numbered anew.
@@ -54,10 +56,9 @@ pub(super) struct Member<'a> {
 pub(super) enum Place {
     /// It has this rank.
     Ranked(i32),
-    /// It has none, for want of places.
-    Waiting,
-    /// It is not to be emptied.
-    Protected,
+    /// It has none: others are to empty sooner, or it is not to be emptied. Nodes without a rank are alike, so that one that
+    /// comes to be protected costs the pods of others nothing.
+    Unranked,
 }
 
 impl Place {
@@ -65,7 +66,7 @@ impl Place {
     pub(super) fn rank(self) -> i32 {
         match self {
             Self::Ranked(rank) => rank,
-            Self::Waiting | Self::Protected => 0,
+            Self::Unranked => 0,
         }
     }
 }

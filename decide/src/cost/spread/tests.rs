@@ -14,7 +14,7 @@ fn tiers_of(members: &[Member<'_>]) -> Vec<u32> {
     tiers(members, &[1], 100).into_iter().flatten().collect()
 }
 
-use Place::{Protected, Ranked, Waiting};
+use Place::{Ranked, Unranked};
 
 #[test]
 fn a_pod_that_goes_after_others_shares_their_tier_where_that_moves_nobody() {
@@ -33,10 +33,26 @@ fn a_pod_that_does_not_fit_raises_those_before_it_or_goes_on_top_while_it_is_you
 }
 
 #[test]
-fn pods_whose_values_have_no_rank_to_tell_them_apart_are_not_of_one_tier() {
-    assert_eq!(tiers_of(&[member("a", Waiting, Some(1)), member("a", Protected, None)]), [2, 1]);
-    assert_eq!(tiers_of(&[member("a", Protected, Some(3)), member("a", Waiting, None)]), [3, 4]);
-    assert_eq!(tiers_of(&[member("a", Protected, Some(3)), member("a", Waiting, Some(3))]).len(), 2);
+fn nodes_without_a_rank_are_alike() {
+    assert_eq!(tiers_of(&[member("a", Unranked, Some(1)), member("a", Unranked, None)]), [1, 2]);
+    // The first is of a node that has just lost its rank, or the last of one that has just got it: the other two stay.
+    let (a, b) = (|place, tier| member("a", place, Some(tier)), |tier| member("b", Unranked, Some(tier)));
+    assert_eq!(tiers_of(&[a(Unranked, 3), a(Unranked, 2), a(Unranked, 1), b(3), b(2), b(1)]), [3, 2, 1, 3, 2, 1]);
+    assert_eq!(tiers_of(&[a(Unranked, 3), a(Unranked, 2), a(Ranked(-9), 1), b(3), b(2), b(1)]), [1, 2, 3, 3, 2, 1]);
+}
+
+#[test]
+fn pods_that_are_in_the_wrong_order_change_their_tiers_where_they_cannot_be_fitted_in() {
+    // Between the first and the second is no tier that keeps level with the other domain.
+    let members = [
+        member("a", Ranked(-9), Some(2)),
+        member("a", Ranked(-8), Some(3)),
+        member("a", Unranked, Some(1)),
+        member("b", Ranked(-20), Some(3)),
+        member("b", Ranked(-10), Some(2)),
+        member("b", Unranked, Some(1)),
+    ];
+    assert_eq!(tiers_of(&members), [3, 2, 1, 3, 2, 1]);
 }
 
 #[test]
@@ -59,9 +75,9 @@ fn of_those_in_the_wrong_order_as_few_as_possible_are_moved() {
 
 #[test]
 fn what_is_not_sound_is_numbered_anew() {
-    let members = [member("a", Ranked(-9), Some(9)), member("a", Ranked(-9), Some(8)), member("b", Waiting, Some(7))];
+    let members = [member("a", Ranked(-9), Some(9)), member("a", Ranked(-9), Some(8)), member("b", Unranked, Some(7))];
     assert_eq!(tiers_of(&members), [9, 8, 7]);
-    let members = [member("a", Ranked(-9), Some(7)), member("a", Ranked(-9), Some(8)), member("b", Waiting, Some(9))];
+    let members = [member("a", Ranked(-9), Some(7)), member("a", Ranked(-9), Some(8)), member("b", Unranked, Some(9))];
     assert_eq!(tiers_of(&members), [2, 1, 1]);
 }
 

@@ -319,11 +319,8 @@ proptest! {
                 let Some(domain) = world.nodes.get(node).and_then(|facts| facts.topology.get(&constraint.key)) else {
                     continue;
                 };
-                let place = match ranking.verdict(node) {
-                    Some(Verdict::Ranked(ranked)) => ranked.rank,
-                    Some(Verdict::Protected(_)) => 1,
-                    _ => 0,
-                };
+                // Nodes without a rank come last, in any order.
+                let place = ranking.rank_of(node).unwrap_or(0);
                 if let Some((before, other)) = last.insert(domain, (place, node)) {
                     prop_assert!(before <= place, "{other} and {node}");
                 }
