@@ -60,11 +60,19 @@ impl ApiServer {
     /// A server that answers so. What is asked of it in discovery it knows by itself: of `ci.example` the kinds
     /// `Runner` and, of the cluster, `Pool`; of `apps` the kind `Set`.
     pub(crate) async fn start(answer: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
+        Self::serving(&[], answer).await
+    }
+
+    /// The same, that also serves these kinds of the cluster: group, version, kind, plural.
+    pub(crate) async fn serving(
+        more: &'static [[&'static str; 4]],
+        answer: impl Fn(&Asked) -> Reply + Send + Sync + 'static,
+    ) -> Self {
         let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
         let (log, answer) = (Arc::clone(&asked), Arc::new(answer));
         let router = Router::new().fallback(async move |request: Request| {
             let request = read(request).await;
-            if let Some(known) = discovery(&request.what) {
+            if let Some(known) = discovery(&request.what, more) {
                 return encode(StatusCode::OK, &known);
             }
             log.lock().push(request.clone());
@@ -148,7 +156,7 @@ fn reason(code: u16) -> &'static str {
 }
 
 /// What an API server tells of the kinds that it serves.
-fn discovery(what: &str) -> Option<Value> {
+fn discovery(what: &str, more: &[[&str; 4]]) -> Option<Value> {
     let version =
         |group: &str, version: &str| json!({"groupVersion": format!("{group}/{version}"), "version": version});
     let resource = |kind: &str, plural: &str, namespaced: bool| {
@@ -156,12 +164,22 @@ fn discovery(what: &str) -> Option<Value> {
             "verbs": ["get", "list", "watch", "delete"]})
     };
     let list = |group_version: &str, resources: Vec<Value>| json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources});
+    let of_one = |[group, v, ..]: &[&str; 4]| json!({"name": group, "versions": [version(group, v)], "preferredVersion": version(group, v)});
+    let of_group = |[group, v, ..]: &&[&str; 4]| what.strip_prefix("GET /apis/") == Some(&format!("{group}/{v}"));
+    if let Some([group, v, ..]) = more.iter().find(of_group) {
+        let kinds = more.iter().filter(of_group).map(|[_, _, kind, plural]| resource(kind, plural, false));
+        return Some(list(&format!("{group}/{v}"), kinds.collect()));
+    }
     Some(match what {
-        "GET /apis" => json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [
-            {"name": "ci.example", "versions": [version("ci.example", "v2"), version("ci.example", "v1")],
-             "preferredVersion": version("ci.example", "v2")},
-            {"name": "apps", "versions": [version("apps", "v1")], "preferredVersion": version("apps", "v1")},
-        ]}),
+        "GET /apis" => {
+            let known = [
+                json!({"name": "ci.example", "versions": [version("ci.example", "v2"), version("ci.example", "v1")],
+                    "preferredVersion": version("ci.example", "v2")}),
+                of_one(&["apps", "v1", "", ""]),
+            ];
+            let groups: Vec<_> = known.into_iter().chain(more.iter().map(of_one)).collect();
+            json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
+        }
         "GET /apis/ci.example/v2" => {
             list("ci.example/v2", vec![resource("Runner", "runners", true), resource("Runner", "runners/status", true)])
         }

@@ -120,6 +120,9 @@ pub(super) fn explain(seen: &SeenCluster, name: &str, now: Timestamp) -> Option<
         }
         Verdict::Protected(protection) => ("Protected", protected(protection), None),
     };
+    let sets = cluster.sets_on(name).into_iter();
+    let mut workloads: Vec<_> = sets.filter_map(|set| workload(cluster, set, name, now)).collect();
+    workloads.sort_by(|one, other| (&one.namespace, &one.replica_set).cmp(&(&other.namespace, &other.replica_set)));
     Some(Report {
         name: name.to_owned(),
         enabled: seen.enabled,
@@ -128,7 +131,7 @@ pub(super) fn explain(seen: &SeenCluster, name: &str, now: Timestamp) -> Option<
         because,
         rank: rank(cluster, name),
         pods,
-        workloads: cluster.sets_on(name).into_iter().filter_map(|set| workload(cluster, set, name, now)).collect(),
+        workloads,
         unread: seen.unread.clone(),
     })
 }

@@ -1,5 +1,7 @@
 //! Explanations of pods in a cluster that a server on the loopback plays.
 
+mod nodes;
+
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
