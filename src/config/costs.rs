@@ -3,6 +3,9 @@
 //! It takes effect at a program's start, since it also decides what is watched and which rights there are; the chart
 //! starts the programs anew when it changes.
 
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use belay_decide::cost::Options;
