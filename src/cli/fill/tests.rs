@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use belay_decide::busy::{Found, GroupKind};
+use belay_decide::cost::cluster::Cluster;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -145,4 +146,103 @@ fn a_policy_or_hold_of_a_newer_version_is_passed_over_and_said() {
     };
     assert_eq!(hold(&guarded("Retire")).map(|hold| hold.name), Some("w".to_owned()));
     assert_eq!(hold(&guarded("Moonlight")), None);
+}
+
+/// What Karpenter adds to a cluster.
+const KARPENTER: &[[&str; 4]] =
+    &[["karpenter.sh", "v1", "NodeClaim", "nodeclaims"], ["karpenter.sh", "v1", "NodePool", "nodepools"]];
+
+/// A cluster of one node, which Karpenter made, with one pod of a ReplicaSet. Watches bring nothing.
+fn one_of_each(asked: &Asked) -> Reply {
+    if asked.query.contains_key("watch") {
+        return Reply::Silence;
+    }
+    let owner = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "s", "controller": true}]);
+    let objects = match asked.what.as_str() {
+        "GET /api/v1/pods" => {
+            json!({"metadata": {"namespace": "ci", "name": "web-1", "uid": "p", "labels": {"app": "web"},
+            "ownerReferences": owner}, "spec": {"nodeName": "n1"}, "status": {"phase": "Running"}})
+        }
+        "GET /api/v1/nodes" => json!({"metadata": {"name": "n1", "labels": {"karpenter.sh/nodepool": "default"}}}),
+        "GET /apis/apps/v1/replicasets" => json!({"metadata": {"namespace": "ci", "name": "web", "uid": "s"}}),
+        "GET /apis/policy/v1/poddisruptionbudgets" => json!({"metadata": {"namespace": "ci", "name": "web"},
+            "spec": {"selector": {}}, "status": {"disruptionsAllowed": 0, "currentHealthy": 1, "desiredHealthy": 1,
+                "expectedPods": 1}}),
+        "GET /apis/karpenter.sh/v1/nodeclaims" => json!({"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+            "metadata": {"name": "c"}, "status": {"nodeName": "n1", "conditions": [{"type": "Drifted", "status": "True"}]}}),
+        "GET /apis/karpenter.sh/v1/nodepools" => json!({"apiVersion": "karpenter.sh/v1", "kind": "NodePool",
+            "metadata": {"name": "default"}, "spec": {"disruption": {"consolidateAfter": "Never"}}}),
+        _ => return list(&[]),
+    };
+    list(&[objects])
+}
+
+#[tokio::test]
+async fn each_kind_that_a_capability_reads_is_listed_once_whoever_reads_it_and_no_other() {
+    const ALL: &[&str] = &["pods", "nodes", "replicasets", "evictionholds", "deployments", "handoverpolicies"];
+    const COSTS: &[&str] = &["poddisruptionbudgets", "nodeclaims", "nodepools"];
+    // Eviction hold, busy hints, deletion costs.
+    let table: [(bool, bool, bool, &[&str]); 8] = [
+        // The webhook still answers, and is ready.
+        (false, false, false, ALL),
+        (true, false, false, ALL),
+        (false, true, false, &["pods", "evictionholds"]),
+        (true, true, false, ALL),
+        (false, false, true, &["pods", "nodes", "replicasets"]),
+        (true, false, true, ALL),
+        (false, true, true, &["pods", "nodes", "replicasets", "evictionholds"]),
+        (true, true, true, ALL),
+    ];
+    for (hold, busy, cost, expected) in table {
+        for has_karpenter in [true, false] {
+            let label = format!("hold {hold}, busy {busy}, cost {cost}, Karpenter {has_karpenter}");
+            let api = ApiServer::serving(if has_karpenter { KARPENTER } else { &[] }, one_of_each).await;
+            let rules = "[{name: plain, podSelector: {matchLabels: {app: x}}, states: [{state: Busy, when: 'true'}]}]";
+            let config = testing::config(&format!(
+                "evictionHold: {{enabled: {hold}}}\nbusyHints: {{enabled: {busy}, rules: {rules}}}\n\
+                 deletionCost: {{enabled: {cost}}}"
+            ));
+            let stop = CancellationToken::new();
+            let watches = Watches {
+                client: api.client.clone(),
+                tasks: Tasks::new(stop.clone()),
+                metrics: Arc::new(Metrics::default()),
+                stop: stop.clone(),
+            };
+            let options = &config.deletion_cost;
+            let costs = cost.then(|| Costs::new(Cluster::new(options.options(), options.stand_down())));
+            let left_out = LeftOut::of(config.rules("belay-system"), &[], &[]);
+            let purpose = Purpose::of(&config, costs.clone(), left_out);
+            let index = Index::new(Vec::new());
+            let mut health = fill(&watches, &index, &purpose);
+            assert_eq!(health.len(), expected.len(), "{label}");
+            if let Some(costs) = &costs {
+                health.extend(fill_costs(&watches, &Resources::default(), costs));
+            }
+            let filled = crate::cluster::watch::synced(&health, &stop);
+            assert!(tokio::time::timeout(Duration::from_secs(20), filled).await.expect("the caches are not filled"));
+
+            let is_list = |asked: &Asked| !asked.query.contains_key("watch");
+            let mut listed: Vec<_> = api.asked().into_iter().filter(is_list).map(|asked| asked.what).collect();
+            let mut expected: Vec<_> = expected.to_vec();
+            match (cost, has_karpenter) {
+                (true, true) => expected.extend(COSTS),
+                (true, false) => expected.push(COSTS[0]),
+                (false, _) => {}
+            }
+            let mut listed: Vec<_> = listed.iter_mut().map(|what| what.rsplit('/').next().unwrap()).collect();
+            listed.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!(listed, expected, "{label}");
+
+            let Some(costs) = costs else { continue };
+            costs.read(|cluster| {
+                assert_eq!(cluster.known_set_of("ci", "web-1"), Some(Some("s")), "{label}");
+                assert!(cluster.set("s").is_some(), "{label}");
+                let node = cluster.node("n1").expect("it was listed");
+                assert_eq!((node.drifted, node.keep.is_some()), (has_karpenter, has_karpenter), "{label}");
+            });
+            stop.cancel();
+        }
+    }
 }
