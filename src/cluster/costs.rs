@@ -1,5 +1,8 @@
 //! The cache of deletion costs: a [`Cluster`] that watches fill, and who is told when it changed.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
