@@ -222,9 +222,9 @@ impl Stage {
     async fn look_at_all(&self, taken: &BTreeSet<PodKey>) -> BTreeSet<PodKey> {
         let mut patched = BTreeSet::new();
         for key in taken {
-            let (patches, wake) = self.look(&key.name).await;
+            let (count, wake) = self.look(&key.name).await;
             assert_eq!(wake, None, "{key}");
-            if patches > 0 {
+            if count > 0 {
                 patched.insert(key.clone());
             }
             self.see(&key.name);
@@ -256,14 +256,17 @@ impl Stage {
         let applier = &self.work.shared.applier;
         let mark = Event { namespace: "end".into(), ..self.work.about_own_pod(false, "Mark", "Mark", String::new()) };
         applier.tell(&mark);
+        let take = || {
+            let mut stored = self.stored.lock();
+            let at = stored.events.iter().position(|event| event["reason"] == "Mark")?;
+            let told = stored.events.drain(..=at);
+            Some(told.filter(|event| event["reason"] != "Mark").collect())
+        };
         let told = async {
             loop {
-                let mut stored = self.stored.lock();
-                if let Some(at) = stored.events.iter().position(|event| event["reason"] == "Mark") {
-                    let told = stored.events.drain(..=at);
-                    return told.filter(|event| event["reason"] != "Mark").collect();
+                if let Some(told) = take() {
+                    return told;
                 }
-                drop(stored);
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
