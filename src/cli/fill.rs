@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use belay_decide::busy::{GroupKind, Rule};
+use belay_decide::cost::cluster::KnownPod;
 use belay_decide::hold::{HoldView, Rules};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -20,6 +21,7 @@ use crate::cluster::clock::Clock;
 use crate::cluster::costs::{CostSink, Costs, Pair};
 use crate::cluster::index::{BusyPodSink, Index, IndexSink, LinkedSink, OwnerSink, Policy, Target};
 use crate::cluster::owners::{self, Resources};
+use crate::cluster::pool::Pool;
 use crate::cluster::project_cost::{self, LeftOut};
 use crate::cluster::subset::{DeploymentSubset, NodeSubset, PodSubset, ReplicaSetSubset};
 use crate::cluster::watch::{Health, RuleHealth, Watches};
@@ -57,9 +59,13 @@ pub(super) fn fill(watches: &Watches, index: &Index, purpose: &Purpose) -> Vec<H
     let (handovers, holds, costs) = (purpose.handovers, purpose.holds, purpose.costs.is_some());
     let mut health = Vec::new();
     if holds || costs {
-        let left_out = purpose.left_out.clone();
+        let (left_out, labels) = (purpose.left_out.clone(), Pool::default());
         let project = move |pod: &PodSubset| {
-            let cost = costs.then(|| project_cost::pod(pod, &left_out, Clock::wall()));
+            let cost = costs.then(|| {
+                let known = project_cost::pod(pod, &left_out, Clock::wall());
+                // Shared at once: a list of the whole cluster would need room for all of them otherwise.
+                KnownPod { labels: labels.share(known.labels), ..known }
+            });
             Some((holds.then(|| project::pod(pod, costs)), cost))
         };
         health.push(watches.start("pods", Api::all(client()), config(), project, both()));

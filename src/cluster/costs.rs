@@ -215,9 +215,13 @@ pub struct Pair<A, B>(pub A, pub B);
 
 impl<VA, VB, A: Sink<VA>, B: Sink<VB>> Sink<(Option<VA>, Option<VB>)> for Pair<A, B> {
     fn replace(&mut self, objects: Vec<(Option<VA>, Option<VB>)>) {
-        let (first, second): (Vec<_>, Vec<_>) = objects.into_iter().unzip();
-        self.0.replace(first.into_iter().flatten().collect());
-        self.1.replace(second.into_iter().flatten().collect());
+        let (mut first, mut second) = (Vec::new(), Vec::new());
+        for (one, other) in objects {
+            first.extend(one);
+            second.extend(other);
+        }
+        self.0.replace(first);
+        self.1.replace(second);
     }
 
     fn apply(&mut self, (first, second): (Option<VA>, Option<VB>)) {

@@ -7,6 +7,7 @@ pub mod costs;
 pub mod index;
 pub mod lease;
 pub mod owners;
+pub mod pool;
 pub mod project;
 pub mod project_busy;
 pub mod project_cost;

@@ -1,7 +1,6 @@
 //! The pods of a cluster, found by name, by node and by ReplicaSet.
 //!
-//! A hundred and fifty thousand of them stand in memory, so each stands there once and the ways to it are numbers; and
-//! the labels of a ReplicaSet's pods, which are alike, are shared.
+//! A hundred and fifty thousand of them stand in memory, so each stands there once and the ways to it are numbers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -25,7 +24,7 @@ pub struct KnownPod {
     pub present: Option<Box<str>>,
     /// Annotation `belay.dev/managed`.
     pub managed: Option<Box<str>>,
-    /// `metadata.labels`.
+    /// `metadata.labels`. Those of a ReplicaSet's pods are alike, so whoever reads pods had better share them.
     pub labels: Arc<Labels>,
     /// Until when [`CostPod::hold`] is in force; absent where that does not end by itself.
     pub hold_until: Option<Timestamp>,
@@ -52,8 +51,6 @@ pub(super) struct Pods {
     named: HashMap<Box<str>, HashMap<Box<str>, usize>>,
     on_node: HashMap<Box<str>, Vec<usize>>,
     of_set: HashMap<Box<str>, Vec<usize>>,
-    /// How many pods share each.
-    labels: HashMap<Arc<Labels>, usize>,
 }
 
 impl Pods {
@@ -97,17 +94,14 @@ impl Pods {
         self.ids_of(set).iter().filter_map(|id| self.all.get(*id))
     }
 
-    /// Takes a pod in, which ought to carry what it ought to have carried before, or what it carries. Returns its number, and the pod of that name that it
-    /// replaces.
-    pub(super) fn insert(&mut self, mut known: KnownPod) -> (usize, Option<KnownPod>) {
+    /// Takes a pod in, which ought to carry what it ought to have carried before, or what it carries. Returns its number,
+    /// and the pod of that name that it replaces.
+    pub(super) fn insert(&mut self, known: KnownPod) -> (usize, Option<KnownPod>) {
         let before = self.remove(&known.pod.namespace, &known.pod.name);
         let desired = before.as_ref().filter(|before| before.known.pod.uid == known.pod.uid);
         let desired = desired.map_or_else(|| known.pod.standing.written(), |before| before.desired);
         // What belongs to no ReplicaSet carries nothing.
         let desired = desired.filter(|_| known.pod.set.is_some());
-        let shared = self.labels.entry(Arc::clone(&known.labels));
-        known.labels = Arc::clone(shared.key());
-        *shared.or_default() += 1;
         let pod = &known.pod;
         let (namespace, name) = (pod.namespace.clone(), pod.name.clone());
         let (node, set) = (pod.node.clone(), pod.set.clone());
@@ -139,19 +133,13 @@ impl Pods {
                 ids.remove(key);
             }
         }
-        if let Some(sharing) = self.labels.get_mut(&kept.known.labels) {
-            *sharing -= 1;
-            if *sharing == 0 {
-                self.labels.remove(&kept.known.labels);
-            }
-        }
         Some(kept)
     }
 
     /// Nothing is known, nor that something was.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        let Self { all, named, on_node, of_set, labels } = self;
-        all.is_empty() && named.is_empty() && on_node.is_empty() && of_set.is_empty() && labels.is_empty()
+        let Self { all, named, on_node, of_set } = self;
+        all.is_empty() && named.is_empty() && on_node.is_empty() && of_set.is_empty()
     }
 }

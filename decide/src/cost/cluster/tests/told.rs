@@ -145,25 +145,6 @@ fn a_removal_is_told_in_batches_by_what_the_pods_carry_now() {
 }
 
 #[test]
-fn labels_are_shared_and_go_with_the_last_that_has_them_whoever_else_holds_them() {
-    let mut cluster = Cluster::new(Options::default(), STAND_DOWN);
-    let mut api = Api::new(Options::default()).with_set("web", &[("a1", 2)]);
-    for known in api.pods.values_mut() {
-        known.labels = labels(&[("app", "web")]);
-    }
-    api.tell_all(&mut cluster);
-    let held = cluster.clone();
-    let shared = cluster.pods_of("web-set");
-    assert!(std::sync::Arc::ptr_eq(&shared[0].0.labels, &shared[1].0.labels));
-    cluster.remove_pod("shop", "web-001");
-    assert!(!cluster.pods.is_empty());
-    api.pod(&shop("web-002")).labels = labels(&[("app", "api")]);
-    api.tell_pod(&mut cluster, &shop("web-002"));
-    cluster.remove_pod("shop", "web-002");
-    assert!(cluster.pods.is_empty(), "nothing stays, though {} pods are held elsewhere", held.pods.all().count());
-}
-
-#[test]
 fn what_cannot_matter_is_no_reason_to_rank() {
     let mut api = Api::new(Options::default()).with_nodes(&[("a1", "a"), ("b1", "b")]);
     api = api.with_set("web", &[("a1", 2), ("b1", 1)]);
