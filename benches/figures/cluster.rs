@@ -2,6 +2,7 @@
 
 use belay::cluster::costs::{CostSink, Costs, Pair};
 use belay::cluster::index::{Index, IndexSink};
+use belay::cluster::pool::Pool;
 use belay::cluster::project_cost::LeftOut;
 use belay::cluster::subset::{NodeSubset, PodSubset, ReplicaSetSubset};
 use belay::cluster::watch::Sink as _;
@@ -107,8 +108,12 @@ pub(crate) fn filled(size: Size) -> (Index, Costs) {
     both.replace(nodes.map(|node| (Some(project::node(&node)), Some(project_cost::node(&node, now())))).collect());
     let sets = (0..size.sets()).map(set);
     both.replace(sets.map(|set| (Some(project::replica_set(&set)), Some(project_cost::set(&set)))).collect());
-    let left_out = LeftOut::default();
-    let views = |pod: &PodSubset| (Some(project::pod(pod, true)), Some(project_cost::pod(pod, &left_out, now())));
+    let (left_out, labels) = (LeftOut::default(), Pool::default());
+    let views = |pod: &PodSubset| {
+        let known = project_cost::pod(pod, &left_out, now());
+        let known = KnownPod { labels: labels.share(known.labels), ..known };
+        (Some(project::pod(pod, true)), Some(known))
+    };
     both.replace((0..size.pods).map(|number| views(&pod(size, number))).collect());
     (index, costs)
 }

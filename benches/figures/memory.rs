@@ -1,6 +1,7 @@
 //! What the caches need: resident memory of a process that holds nothing else.
 
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use crate::cluster::{Size, filled};
 use crate::table::Table;
@@ -11,42 +12,58 @@ pub(crate) const CHILD: &str = "fill-caches";
 /// Pods, and the most that the whole program may need with them, in MiB.
 const TARGETS: [(usize, f64); 3] = [(10_000, 64.0), (50_000, 128.0), (150_000, 300.0)];
 
+/// mimalloc waits 10 ms before it gives pages back.
+const GIVEN_BACK_WITHIN: Duration = Duration::from_millis(200);
+
 /// What the program needs before it has seen an object is part of the target; the child's own is taken for it.
 pub(crate) fn measure(table: &mut Table) {
     for (pods, most) in TARGETS {
         match run(pods) {
-            Ok((before, after)) => {
+            Ok(Resident { before, after, most_ever }) => {
                 let what = format!("caches of {pods} pods: handovers and deletion costs");
                 table.at_most(&what, after, most, "MiB");
                 let each = (after - before) / (pods as f64 / 10_000.0);
                 table.note(&format!("of that for each 10,000 of {pods} pods"), format!("{each:.1} MiB"));
+                table.note(&format!("most while {pods} pods were listed"), format!("{most_ever:.2} MiB"));
             }
             Err(problem) => table.note(&format!("caches of {pods} pods"), format!("not measured: {problem}")),
         }
     }
 }
 
-fn run(pods: usize) -> Result<(f64, f64), String> {
+/// Resident memory in MiB.
+struct Resident {
+    before: f64,
+    after: f64,
+    most_ever: f64,
+}
+
+fn run(pods: usize) -> Result<Resident, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let output = Command::new(program).args([CHILD, &pods.to_string()]).output().map_err(|error| error.to_string())?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let mut figures = text.split_whitespace().map_while(|figure| figure.parse().ok());
-    figures.next().zip(figures.next()).ok_or(text)
+    let figures: Vec<f64> = text.split_whitespace().map_while(|figure| figure.parse().ok()).collect();
+    match figures.as_slice() {
+        [before, after, most_ever] => Ok(Resident { before: *before, after: *after, most_ever: *most_ever }),
+        _ => Err(text),
+    }
 }
 
-/// Fills the caches, and prints resident memory before and after, in MiB.
+/// Fills the caches, and prints resident memory before, after and at its highest, in MiB.
 pub(crate) fn child(pods: usize) -> ExitCode {
-    let before = resident();
+    let before = status("VmRSS:");
     let caches = filled(Size { pods });
-    let after = resident();
-    println!("{before} {after}");
+    // What was freed is given back a moment later, as somebody allocates again.
+    std::thread::sleep(GIVEN_BACK_WITHIN);
+    drop(filled(Size { pods: 1 }));
+    println!("{before} {} {}", status("VmRSS:"), status("VmHWM:"));
     drop(caches);
     ExitCode::SUCCESS
 }
 
-fn resident() -> f64 {
+fn status(key: &str) -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let line = status.lines().find_map(|line| line.strip_prefix(key));
     let kib: f64 = line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or_default();
     kib / 1024.0
 }

@@ -1,5 +1,6 @@
 //! Developer commands. `cargo xtask help` lists them.
 
+mod bench;
 mod control_plane;
 mod demo;
 mod test;
@@ -22,6 +23,8 @@ enum Command {
     /// A real Kubernetes control plane on this machine, with simulated nodes.
     #[command(subcommand)]
     ControlPlane(control_plane::Command),
+    /// Print what Belay costs beside what it may cost, from a release build.
+    Bench,
     /// Drain a node twice, without Belay and with it, and count the failed requests.
     Demo(demo::DemoArgs),
     /// Run everything that has to pass: format, lints, unit and property tests, chart and end-to-end tests.
@@ -34,6 +37,7 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::ControlPlane(command) => control_plane::run(&command),
+        Command::Bench => bench::run(),
         Command::Demo(args) => demo::run(&args),
         Command::Test { stages } => test::run(&stages),
     };
