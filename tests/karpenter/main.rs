@@ -5,6 +5,7 @@
 #![expect(clippy::expect_used, reason = "a helper that cannot go on fails the test that called it")]
 
 mod empty;
+mod give_way;
 mod scene;
 mod values;
 mod writes;

@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use belay_e2e::karpenter::{Consolidation, Pool};
-use belay_e2e::world::{Cluster, Namespace, Options, PodInfo, Workload};
-use serde_json::json;
+use belay_e2e::metrics;
+use belay_e2e::world::{Belay, Cluster, Namespace, Options, PodInfo, Workload};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use crate::values::COST;
 
 /// For nodes and pods to come and go, on a machine that is busy.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
@@ -47,17 +51,49 @@ impl<'a> Scene<'a> {
         Ok(scene)
     }
 
-    /// Waits until all pods are available on so many nodes, each of them full.
+    /// Waits until there are so many nodes, each of them full of pods that serve; answers their names.
     pub(crate) async fn filled(&self, nodes: usize) -> anyhow::Result<Vec<String>> {
         for workload in &self.workloads {
             workload.available(PATIENCE).await?;
         }
         let names = self.pool.initialized(nodes, PATIENCE).await?;
-        for node in &names {
-            let pods = self.pods_on(node).await?.len();
-            ensure!(pods == PODS_PER_NODE, "{node} has {pods} pods");
-        }
+        self.ns
+            .eventually("full nodes", PATIENCE, async || {
+                let pods = self.pods().await?;
+                ensure!(pods.len() == nodes * PODS_PER_NODE, "there are {} pods", pods.len());
+                for node in &names {
+                    let serving = pods.iter().filter(|pod| pod.node == *node && pod.ready).count();
+                    ensure!(serving == PODS_PER_NODE, "{serving} pods serve on {node}");
+                }
+                Ok(())
+            })
+            .await?;
         Ok(names)
+    }
+
+    /// Scales both Deployments up by the pods of one node; answers that node's name once it is full.
+    pub(crate) async fn one_more_node(&self) -> anyhow::Result<String> {
+        let before: Vec<String> = self.pool.nodes().await?.iter().map(ResourceExt::name_any).collect();
+        for workload in &self.workloads {
+            let replicas = workload.deployment().await?.spec.replicas.unwrap_or(1);
+            workload.scale(replicas + PODS_PER_NODE as i32 / 2).await?;
+        }
+        let now = self.filled(before.len() + 1).await?;
+        now.into_iter().find(|node| !before.contains(node)).context("no node is new")
+    }
+
+    /// Scales each Deployment down by so many pods.
+    pub(crate) async fn scale_down(&self, by: [usize; 2]) -> anyhow::Result<()> {
+        for (workload, by) in self.workloads.iter().zip(by) {
+            let replicas = workload.deployment().await?.spec.replicas.unwrap_or(1);
+            workload.scale(replicas - by as i32).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes the values off all pods, whoever wrote them.
+    pub(crate) async fn clear(&self) -> anyhow::Result<()> {
+        self.ns.kubectl(["annotate", "pods", "--all", &format!("{COST}-")]).ok().await.map(drop)
     }
 
     /// The pods that stay.
@@ -72,4 +108,32 @@ impl<'a> Scene<'a> {
         pods.retain(|pod| pod.node == node);
         Ok(pods)
     }
+}
+
+/// The chart's values with the deletion cost on for the nodes of a scene alone, and nothing new for longer than that.
+pub(crate) fn on(ns: &Namespace, stand_down: Duration) -> Value {
+    json!({
+        "writesPerSecond": 100,
+        "deletionCost": {
+            "enabled": true,
+            "nodePools": [ns.name()],
+            "settlePeriod": "1s",
+            "standDownPeriod": format!("{}s", stand_down.as_secs()),
+            "writesPerSecond": 100,
+        },
+    })
+}
+
+/// The chart's values with the deletion cost off.
+pub(crate) fn off() -> Value {
+    json!({ "deletionCost": { "enabled": false } })
+}
+
+/// What Belay's controllers have counted together; one of them leads and counts.
+pub(crate) async fn counted(belay: &Belay, name: &str, labels: &str) -> anyhow::Result<u64> {
+    let mut sum = 0.0;
+    for pod in belay.controller_pods().await? {
+        sum += metrics::sum(&belay.metrics(&pod).await?, name, labels)?;
+    }
+    Ok(sum as u64)
 }

@@ -7,14 +7,28 @@ use belay_e2e::world::{Namespace, PodInfo};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::{Patch, PatchParams};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// The annotation that a ReplicaSet's scale-down reads.
 pub(crate) const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
+/// Belay's record of what it wrote.
+const RECORD: &str = "belay.dev/managed";
+
 /// The value that a pod carries, whoever wrote it.
 pub(crate) fn cost(pod: &PodInfo) -> Option<i32> {
     pod.pod.annotations().get(COST)?.parse().ok()
+}
+
+/// What Belay recorded as its value on a pod.
+pub(crate) fn record(pod: &PodInfo) -> Option<String> {
+    let record: Value = serde_json::from_str(pod.pod.annotations().get(RECORD)?).ok()?;
+    record[COST].as_str().map(str::to_owned)
+}
+
+/// Whether the value that a pod carries is Belay's, by its own record.
+pub(crate) fn is_belays(pod: &PodInfo) -> bool {
+    record(pod).is_some_and(|recorded| pod.pod.annotations().get(COST) == Some(&recorded))
 }
 
 /// The one value of the pods of each node; `None` where they carry none.

@@ -20,6 +20,7 @@ pub mod endpoints;
 pub mod instance;
 pub mod karpenter;
 pub mod load;
+pub mod metrics;
 pub mod network;
 pub mod node_agent;
 pub mod pki;

@@ -26,7 +26,7 @@ use crate::audit::Write;
 use crate::control_plane::write_kubeconfig;
 use crate::process::{self, Process};
 use crate::world::{Cluster, eventually};
-use crate::{plain_http, programs};
+use crate::{metrics, plain_http, programs};
 
 pub use decisions::Decision;
 pub use pool::{ANNOTATION_DO_NOT_DISRUPT, Consolidation, Pool, node_claims};
@@ -70,10 +70,11 @@ subjects: [{ kind: ServiceAccount, name: karpenter, namespace: karpenter }]
 
 /// Karpenter at work; it is killed when dropped.
 pub struct Karpenter {
-    cluster: Cluster,
     process: Process,
     log: PathBuf,
     metrics: SocketAddr,
+    /// Dropped last: nothing of it outlives the cluster.
+    _cluster: Cluster,
 }
 
 impl Karpenter {
@@ -117,7 +118,7 @@ impl Karpenter {
             .stdout(file.try_clone().context("cannot copy a file handle")?)
             .stderr(file);
         let process = cluster.control_plane().spawner().spawn(command).await.context("cannot start Karpenter")?;
-        let karpenter = Self { cluster: cluster.clone(), process, log, metrics };
+        let karpenter = Self { process, log, metrics, _cluster: cluster.clone() };
         let ready = eventually("Karpenter to be ready", READY_WITHIN, async || {
             if let Some(status) = karpenter.process.status() {
                 bail!("it ended with {}", process::describe(Some(status)));
@@ -161,11 +162,7 @@ impl Karpenter {
     pub async fn counted(&self, name: &str, labels: &str) -> anyhow::Result<f64> {
         let (status, body) = plain_http::get(self.metrics, "/metrics").await?;
         ensure!(status.is_success(), "HTTP {status} from Karpenter's /metrics");
-        let text = String::from_utf8_lossy(&body);
-        let of_metric = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
-        let lines = text.lines().filter(of_metric).filter(|line| line.contains(labels));
-        let values = lines.map(|line| line.rsplit(' ').next().and_then(|value| value.parse::<f64>().ok()));
-        values.sum::<Option<f64>>().with_context(|| format!("no number in Karpenter's metric {name}"))
+        metrics::sum(&String::from_utf8_lossy(&body), name, labels)
     }
 
     /// # Errors
@@ -175,11 +172,6 @@ impl Karpenter {
             None => Ok(()),
             status => bail!("Karpenter ended by itself with {}\n{}", process::describe(status), self.tail()),
         }
-    }
-
-    /// The cluster that it works in.
-    pub fn cluster(&self) -> &Cluster {
-        &self.cluster
     }
 
     fn tail(&self) -> String {
