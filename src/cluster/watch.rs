@@ -31,6 +31,11 @@ const MAX_BACKOFF: Duration = Duration::from_millis(2500);
 /// Trouble that lasts this long is no start or upgrade of an API server, which pass within seconds.
 const LASTING: Duration = Duration::from_secs(30);
 
+/// A watch that was begun again after a failure says nothing of it where nothing changes. One that is silent for so long
+/// after trouble is begun anew with a list, which tells: before trouble counts as lasting, and seldom enough for an API
+/// server that hangs.
+const SILENT: Duration = if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(10) };
+
 /// What takes in the objects of a watch.
 pub trait Sink<K>: Send {
     /// The complete set, as listed: replaces everything known before.
@@ -94,6 +99,11 @@ impl Health {
         let state = self.state.lock();
         let lasts = state.since.is_some_and(|since| since.elapsed() >= LASTING);
         state.trouble.as_ref().filter(|_| lasts || self.known.is_cancelled() && !state.synced).cloned()
+    }
+
+    /// It failed, and has not been seen to work since.
+    fn is_in_trouble(&self) -> bool {
+        self.state.lock().trouble.is_some()
     }
 
     /// `Err` with one line while it is not known yet whether the watch can be complete.
@@ -254,6 +264,7 @@ pub async fn run<K, V>(
             let event = tokio::select! {
                 event = stream.next() => event,
                 () = stop.cancelled() => return,
+                () = tokio::time::sleep(SILENT), if health.is_in_trouble() => break,
             };
             match event {
                 Some(Ok(event)) => {
@@ -356,7 +367,52 @@ fn describe(error: &watcher::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use serde_json::json;
+
     use super::*;
+    use crate::testing::{ApiServer, Asked, Reply};
+
+    /// Counts the lists that it is given.
+    struct Lists(Arc<AtomicUsize>);
+
+    impl Sink<()> for Lists {
+        fn replace(&mut self, _: Vec<()>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+
+        fn apply(&mut self, (): ()) {}
+
+        fn delete(&mut self, (): ()) {}
+    }
+
+    #[tokio::test]
+    async fn a_watch_that_failed_once_and_then_says_nothing_is_not_taken_for_failing_for_ever() {
+        let watches = AtomicUsize::new(0);
+        let api = ApiServer::start(move |asked: &Asked| {
+            let is_watch = asked.query.contains_key("watch");
+            match (is_watch, if is_watch { watches.fetch_add(1, Ordering::SeqCst) } else { 0 }) {
+                (false, _) => Reply::Json(json!({"kind": "ConfigMapList", "apiVersion": "v1",
+                    "metadata": {"resourceVersion": "1"}, "items": []})),
+                (true, 0) => Reply::Status(500, "storage is (re)initializing"),
+                (true, _) => Reply::Silence,
+            }
+        })
+        .await;
+        let (health, stop, lists) = (Health::new("things", Gauge::default()), CancellationToken::new(), Arc::default());
+        let maps: Api<ConfigMap> = Api::all(api.client.clone());
+        let sink = Lists(Arc::clone(&lists));
+        let config = watcher::Config::default();
+        let task = tokio::spawn(run(maps, config, |_| Some(()), sink, health.clone(), stop.clone()));
+        while lists.load(Ordering::SeqCst) < 2 || health.is_in_trouble() {
+            tokio::task::yield_now().await;
+        }
+        assert!(health.is_synced() && health.lasting_trouble().is_none());
+        stop.cancel();
+        task.await.unwrap();
+    }
 
     #[test]
     fn pauses_grow_to_their_bound_and_stay_there() {
