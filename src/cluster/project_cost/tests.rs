@@ -264,10 +264,13 @@ fn a_pod_keeps_its_node_for_reasons_of_its_own_and_some_of_them_end() {
         let known = read(annotated(&annotations));
         assert_eq!((known.pod.hold, known.hold_until), expected, "{name}");
     }
-    let mut unstarted = annotated(&disrupt("1s"));
-    unstarted["status"].as_object_mut().unwrap().remove("startTime");
-    let known = read(unstarted);
-    assert_eq!((known.pod.hold, known.hold_until), forever(PodHold::DoNotDisrupt), "until it is known when it started");
+    for (value, expected) in [("1s", forever(PodHold::DoNotDisrupt)), ("-3h", nothing), ("0", nothing), ("x", nothing)]
+    {
+        let mut unstarted = annotated(&disrupt(value));
+        unstarted["status"].as_object_mut().unwrap().remove("startTime");
+        let known = read(unstarted);
+        assert_eq!((known.pod.hold, known.hold_until), expected, "{value} from a start that is not known yet");
+    }
 }
 
 #[test]

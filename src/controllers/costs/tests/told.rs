@@ -154,8 +154,10 @@ async fn another_controller_of_a_replica_set_is_yielded_to_and_told_there() {
 
     let taken = stage.work.rank(began + SignedDuration::from_mins(11));
     assert_eq!(taken, keys(&["web-3", "web-5"]), "what the other changed stays theirs");
-    let resumed = ("DeletionCostResumed".to_owned(), "ReplicaSet shop/web".to_owned());
-    assert!(stage.events().await.contains(&resumed));
+    let told = stage.told().await;
+    let resumed: Vec<_> = told.iter().filter(|event| event["reason"] == "DeletionCostResumed").collect();
+    assert_eq!(resumed.iter().map(|event| about(event)).collect::<Vec<_>>(), ["ReplicaSet shop/web"]);
+    assert_eq!(resumed[0]["type"], "Normal");
     assert_eq!(stage.metric("stood_down{kind=\"ReplicaSet\"}").as_deref(), Some("0"));
 }
 
