@@ -14,7 +14,7 @@ use crate::cluster::clock::Clock;
 use crate::cluster::index::Index;
 use crate::cluster::trust::Trust;
 use crate::webhook::admin::{self, Admin};
-use crate::webhook::bindings::{self, BindTime};
+use crate::webhook::bindings::BindTime;
 use crate::webhook::leaf::ServingLeaf;
 use crate::webhook::live::LiveReader;
 use crate::webhook::memory::Victims;
@@ -70,18 +70,14 @@ pub(super) async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         victims: Victims::default(),
         busy_victims: Victims::default(),
         selects,
-        bind_time: costs.clone().map(|filled| BindTime {
-            costs: filled.costs,
-            health: filled.health,
-            left_out: filled.left_out,
-        }),
+        bind_time: costs.clone().map(|filled| BindTime::new(filled.costs, filled.health, filled.left_out)),
         live: Some(LiveReader::new(client, resources)),
         recorder,
         metrics: Arc::clone(&metrics),
         clock: Clock::start(),
     });
     if let Some(filled) = costs.clone() {
-        tasks.spawn("ranks", bindings::keep_ranks(filled.costs, filled.health, stop.clone()));
+        tasks.spawn("ranks", filled.costs.keep_ranked(filled.health, stop.clone()));
     }
     let mut conditions = conditions(&terminate, health, &rule_health, costs.as_ref());
     conditions.push(("certificate", Arc::new(move || leaf.ready())));

@@ -5,16 +5,21 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use belay_decide::cost::NodeFacts;
 use belay_decide::cost::cluster::{Budget, Claim, Cluster, KnownPod, KnownSet, PodName};
 use jiff::Timestamp;
 use parking_lot::RwLock;
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use super::clock::Clock;
 use super::project_cost::Pool;
-use super::watch::Sink;
+use super::watch::{Health, Sink, synced};
+
+/// What changes together is ranked together. Shorter than a scheduler needs to bind what comes next.
+const GATHER: Duration = Duration::from_millis(100);
 
 /// The cache. Cheap to clone.
 #[derive(Clone)]
@@ -37,6 +42,26 @@ impl Costs {
     /// Has it look, or note something; nobody is told.
     pub fn write<R>(&self, change: impl FnOnce(&mut Cluster) -> R) -> R {
         change(&mut self.cluster.write())
+    }
+
+    /// Keeps the ranks up to date for those who only ask for them, until `stop`. `health` are the watches that fill it.
+    pub async fn keep_ranked(self, health: Vec<Health>, stop: CancellationToken) {
+        if !synced(&health, &stop).await {
+            return;
+        }
+        loop {
+            let now = Clock::wall();
+            let next = self.write(|cluster| {
+                cluster.look(now);
+                cluster.next_look(now)
+            });
+            let pause = Duration::try_from(next.duration_since(now)).unwrap_or_default();
+            tokio::select! {
+                () = self.changed() => tokio::time::sleep(GATHER).await,
+                () = tokio::time::sleep(pause) => {}
+                () = stop.cancelled() => return,
+            }
+        }
     }
 
     /// Waits until a watch changed it.

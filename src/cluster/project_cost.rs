@@ -257,12 +257,14 @@ pub fn claim(claim: &DynamicObject) -> Claim {
 pub struct Pool {
     /// `metadata.name`.
     pub name: Box<str>,
-    /// It is never consolidated: `spec.disruption.consolidateAfter: Never`.
+    /// It is never consolidated: `spec.disruption.consolidateAfter: Never`, or a static pool (`spec.replicas`).
     pub is_still: bool,
 }
 
 /// Projects a NodePool.
 pub fn pool(pool: &DynamicObject) -> Pool {
-    let after = &pool.data["spec"]["disruption"]["consolidateAfter"];
-    Pool { name: text(pool.metadata.name.as_ref()), is_still: after == "Never" }
+    let spec = &pool.data["spec"];
+    // One of a fixed number of nodes is never consolidated either (`pkg/controllers/disruption/consolidation.go`).
+    let is_still = spec["disruption"]["consolidateAfter"] == "Never" || !spec["replicas"].is_null();
+    Pool { name: text(pool.metadata.name.as_ref()), is_still }
 }

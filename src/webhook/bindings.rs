@@ -2,9 +2,10 @@
 //!
 //! A review of `pods/binding` names the node, which no pod's creation does, and annotations on a Binding land on the pod
 //! in the write that binds it: a value that costs no write of its own. They would also replace what stands there, and the
-//! review does not show the pod, so where a value is to be set the pod is read live first. A pod with a record of Belay's
-//! is left to the controller, whose writes have preconditions. The bind is never held up for it: where anything is odd,
-//! late or unknown, the pod is bound as it is.
+//! review does not show the pod, so where a value is to be set the pod is read live first, and its version goes into the
+//! Binding: what somebody writes between that read and the bind makes the bind fail with a conflict (`BindingREST` in
+//! `pkg/registry/core/pod/storage/storage.go` takes it as a precondition), which the scheduler tries again, and not be
+//! overwritten. Where anything is odd, late or unknown, the pod is bound as it is.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,21 +14,28 @@ use std::time::Duration;
 use belay_decide::cost::bind_annotations;
 use belay_decide::cost::cluster::KnownPod;
 use belay_decide::steer::Add;
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::json;
-use tokio_util::sync::CancellationToken;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use super::Handlers;
 use super::busy::has_room;
+use super::live::LiveReader;
 use super::pods::encode;
 use super::review::{Answer, Request};
-use crate::cluster::clock::Clock;
 use crate::cluster::costs::Costs;
 use crate::cluster::project_cost::{self, LeftOut};
-use crate::cluster::watch::{Health, synced};
+use crate::cluster::subset::PodSubset;
+use crate::cluster::watch::Health;
 
-/// What changes together is ranked together.
-const GATHER: Duration = Duration::from_millis(100);
+/// So many pods are read at once. A scheduler binds some hundred a second, and a read takes milliseconds.
+const MOST_READS: usize = 64;
+
+/// So long pods are bound as they are after a read failed: an API server in trouble needs no more to do, and no bind
+/// should wait for it again and again.
+const REST: Duration = Duration::from_secs(5);
 
 /// What the endpoint works with.
 pub struct BindTime {
@@ -37,20 +45,53 @@ pub struct BindTime {
     pub health: Vec<Health>,
     /// Pods that get no value.
     pub left_out: LeftOut,
+    reads: Semaphore,
+    resting_until: Mutex<Option<Instant>>,
+}
+
+impl BindTime {
+    /// The endpoint over this cache, which these watches fill.
+    pub fn new(costs: Costs, health: Vec<Health>, left_out: LeftOut) -> Self {
+        Self { costs, health, left_out, reads: Semaphore::new(MOST_READS), resting_until: Mutex::default() }
+    }
+
+    /// What the cache says is so now, as far as anybody knows.
+    fn is_trusted(&self) -> bool {
+        self.health.iter().all(|health| health.is_synced() && health.lasting_trouble().is_none())
+    }
+
+    /// Reads a pod live; absent where it is gone, or cannot be read soon enough.
+    async fn read(&self, live: &LiveReader, namespace: &str, name: &str) -> Option<PodSubset> {
+        if self.resting_until.lock().is_some_and(|until| Instant::now() < until) {
+            return None;
+        }
+        let _permit = self.reads.try_acquire().ok()?;
+        match live.pod_itself(namespace, name).await {
+            Ok(pod) => pod,
+            Err(problem) => {
+                *self.resting_until.lock() = Some(Instant::now() + REST);
+                tracing::warn!(%namespace, pod = %name, %problem, "pods are bound without a deletion cost for some seconds");
+                None
+            }
+        }
+    }
 }
 
 #[derive(Deserialize)]
 struct Binding<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     metadata: Meta<'a>,
     #[serde(borrow)]
     target: Target<'a>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Meta<'a> {
     #[serde(borrow, default)]
     uid: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    resource_version: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     annotations: Option<BTreeMap<Cow<'a, str>, Cow<'a, str>>>,
 }
@@ -71,7 +112,7 @@ pub async fn answer(handlers: &Handlers, request: &Request<'_>) -> Answer {
 
 async fn stamp(handlers: &Handlers, request: &Request<'_>) -> Option<Vec<Add>> {
     let bind_time = handlers.bind_time.as_ref()?;
-    if !bind_time.health.iter().all(Health::is_synced) {
+    if !bind_time.is_trusted() {
         return None;
     }
     let binding: Binding<'_> = serde_json::from_str(request.object?.get()).ok()?;
@@ -87,17 +128,12 @@ async fn stamp(handlers: &Handlers, request: &Request<'_>) -> Option<Vec<Add>> {
     if !is_worth_asking || bind_time.left_out.rules.excludes(namespace) {
         return None;
     }
-    let live = handlers.live.as_ref()?.pod_itself(namespace, name).await;
-    let pod = match live {
-        Ok(pod) => pod?,
-        Err(problem) => {
-            tracing::debug!(%namespace, pod = %name, %problem, "bound without a deletion cost");
-            return None;
-        }
-    };
+    let pod = bind_time.read(handlers.live.as_ref()?, namespace, name).await?;
     let now = handlers.clock.now().wall;
     let known = project_cost::pod(&pod, &bind_time.left_out, now);
-    if binding.metadata.uid.as_deref().is_some_and(|uid| !uid.is_empty() && *uid != *known.pod.uid) {
+    let is_other = |asked: Option<&str>, own: &str| asked.is_some_and(|asked| !asked.is_empty() && asked != own);
+    let Meta { uid, resource_version, .. } = &binding.metadata;
+    if is_other(uid.as_deref(), &known.pod.uid) || is_other(resource_version.as_deref(), &known.resource_version) {
         return None;
     }
     let is_dry_run = request.dry_run == Some(true);
@@ -116,38 +152,19 @@ async fn stamp(handlers: &Handlers, request: &Request<'_>) -> Option<Vec<Add>> {
     adds
 }
 
-/// What to add to the Binding; nothing where the pod or the Binding carries such annotations already.
+/// What to add to the Binding; nothing where the pod carries a value, or the Binding such annotations already.
 fn patch(known: &KnownPod, binding: &Meta<'_>, value: i32) -> Option<Vec<Add>> {
-    let annotations = bind_annotations(value);
+    let annotations = bind_annotations(value, known.managed.as_deref());
     let taken = |key: &str| binding.annotations.as_ref().is_some_and(|present| present.contains_key(key));
-    if known.managed.is_some() || known.present.is_some() || annotations.keys().any(|key| taken(key)) {
+    if known.present.is_some() || annotations.keys().any(|key| taken(key)) {
         return None;
     }
+    let version = Add { path: "/metadata/resourceVersion".to_owned(), value: json!(known.resource_version) };
     let map = Add { path: "/metadata/annotations".to_owned(), value: json!({}) };
     let map = binding.annotations.is_none().then_some(map);
     let values = annotations.into_iter().map(|(key, value)| {
         let key = key.replace('~', "~0").replace('/', "~1");
         Add { path: format!("/metadata/annotations/{key}"), value: json!(value) }
     });
-    Some(map.into_iter().chain(values).collect())
-}
-
-/// Keeps the ranks up to date by which binds are answered, until `stop`.
-pub async fn keep_ranks(costs: Costs, health: Vec<Health>, stop: CancellationToken) {
-    if !synced(&health, &stop).await {
-        return;
-    }
-    loop {
-        let now = Clock::wall();
-        let next = costs.write(|cluster| {
-            cluster.look(now);
-            cluster.next_look(now)
-        });
-        let pause = Duration::try_from(next.duration_since(now)).unwrap_or_default();
-        tokio::select! {
-            () = costs.changed() => tokio::time::sleep(GATHER).await,
-            () = tokio::time::sleep(pause) => {}
-            () = stop.cancelled() => return,
-        }
-    }
+    Some([version].into_iter().chain(map).chain(values).collect())
 }

@@ -65,9 +65,9 @@ fn conflict(known: &KnownPod, key: &Key) -> Event {
     }
 }
 
-/// The annotations by which a pod that has none of ours is bound with this value.
-pub fn bind_annotations(value: i32) -> BTreeMap<&'static str, String> {
-    let mut record = Record::default();
+/// The annotations by which a pod is bound with this value; `managed` is its record as it stands.
+pub fn bind_annotations(value: i32, managed: Option<&str>) -> BTreeMap<&'static str, String> {
+    let mut record = Record::parse(managed);
     record.insert(Key::annotation(COST_ANNOTATION), value.to_string());
     let record = record.render().unwrap_or_default();
     BTreeMap::from([(COST_ANNOTATION, value.to_string()), (MANAGED_ANNOTATION, record)])

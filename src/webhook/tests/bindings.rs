@@ -111,7 +111,7 @@ async fn stage() -> Stage {
     let costs = Costs::new(cluster(config.deletion_cost.options()));
     let left_out = LeftOut::of(config.rules("belay-system"), &selects, &rules);
     let webhook = Webhook::with(&config, |handlers| {
-        handlers.bind_time = Some(BindTime { costs: costs.clone(), health: Vec::new(), left_out });
+        handlers.bind_time = Some(BindTime::new(costs.clone(), Vec::new(), left_out));
         handlers.live = Some(LiveReader::new(api.client.clone(), Resources::default()).patient());
     });
     Stage { webhook, costs, stored, api }
@@ -186,6 +186,8 @@ async fn a_pods_value_and_its_record_land_in_its_own_binding_whatever_that_carri
             written.insert(MANAGED.to_owned(), json!(json!({COST: rank}).to_string()));
             written.insert(COST.to_owned(), json!(rank));
             expected["metadata"]["annotations"] = written.into();
+            // What somebody writes to the pod from now on makes the bind fail, and is not overwritten.
+            expected["metadata"]["resourceVersion"] = json!("1");
             assert_eq!(patched(&review, &response), expected, "{name}, and nothing else: {annotations:?}");
             assert_eq!((stage.asked(), stage.stamps()), (vec![POD.to_owned()], "1".to_owned()));
         }
@@ -221,9 +223,7 @@ async fn what_the_live_pod_says_goes_before_what_the_cache_knows() {
         ("a user's value that is no number", annotated(json!({COST: ""}))),
         ("a value of ours", annotated(json!({COST: "-7", MANAGED: ours("-7")}))),
         ("a record of ours, whose value somebody took away", annotated(json!({MANAGED: ours("-7")}))),
-        ("a record of other hints", annotated(json!({MANAGED: "{\"x\":\"y\"}"}))),
         ("a value that was given up", annotated(json!({MANAGED: json!({COST: null}).to_string()}))),
-        ("a record that is none", annotated(json!({MANAGED: ""}))),
         ("annotations without room for more", annotated(json!({"x": full}))),
         ("another pod of this name", merged(pod("web", "web-1"), &json!({"metadata": {"uid": "other"}}))),
         ("no ReplicaSet", merged(pod("web", "web-1"), &json!({"metadata": {"ownerReferences": null}}))),
@@ -248,6 +248,35 @@ async fn what_the_live_pod_says_goes_before_what_the_cache_knows() {
             assert_eq!(stage.bind(&bind("web-1", "n1")).await, None, "{name}");
             assert_eq!((stage.asked(), stage.stamps()), (vec![POD.to_owned()], "0".to_owned()), "{name}");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_record_of_other_hints_is_gone_on_with() {
+    let hint = "cluster-autoscaler.kubernetes.io/safe-to-evict";
+    for (record, kept) in [(json!({hint: "true"}).to_string(), Some("true")), (String::new(), None)] {
+        let stage = stage().await;
+        let live = json!({"metadata": {"resourceVersion": "7", "annotations": {MANAGED: record, hint: "true"}}});
+        stage.store(merged(pod("web", "web-1"), &live));
+        let review = bind("web-1", "n1");
+        let binding = patched(&review, &stage.review(&review).await);
+        let annotations = &binding["metadata"]["annotations"];
+        let written: Value = serde_json::from_str(annotations[MANAGED].as_str().unwrap()).unwrap();
+        assert_eq!((written[COST].as_str(), written[hint].as_str()), (annotations[COST].as_str(), kept));
+        assert_eq!(binding["metadata"]["resourceVersion"], "7");
+    }
+}
+
+#[tokio::test]
+async fn a_binding_of_another_version_of_the_pod_is_left_alone() {
+    let stage = stage().await;
+    stage.store(pod("web", "web-1"));
+    let of_version = |version: &str| {
+        merged(bind("web-1", "n1"), &json!({"request": {"object": {"metadata": {"resourceVersion": version}}}}))
+    };
+    assert_eq!(stage.bind(&of_version("0")).await, None);
+    for same in ["1", ""] {
+        assert!(stage.bind(&of_version(same)).await.is_some(), "{same:?}");
     }
 }
 
@@ -325,18 +354,24 @@ async fn without_caches_or_costs_a_pod_is_bound_as_it_is() {
 #[tokio::test]
 async fn an_api_server_that_fails_holds_up_no_bind() {
     let failing = [
-        ("overloaded", Reply::Status(429, "too many requests"), 1),
-        ("broken", Reply::Status(500, "etcdserver: leader changed"), 1),
-        ("out of reach of our rights", Reply::Status(403, "pods is forbidden"), 1),
-        ("gone", Reply::Status(404, "pods \"web-1\" not found"), 1),
-        ("of another mind", Reply::Json(json!({"metadata": []})), 1),
+        ("overloaded", Reply::Status(429, "too many requests"), true),
+        ("broken", Reply::Status(500, "etcdserver: leader changed"), true),
+        ("out of reach of our rights", Reply::Status(403, "pods is forbidden"), true),
+        ("gone", Reply::Status(404, "pods \"web-1\" not found"), false),
+        ("of another mind", Reply::Json(json!({"metadata": []})), true),
     ];
-    for (name, reply, asked) in failing {
+    for (name, reply, is_rested) in failing {
         let stage = stage().await;
         stage.see(&pod("web", "web-1"));
         stage.stored.lock().insert(POD.to_owned(), reply);
-        assert_eq!((stage.bind(&bind("web-1", "n1")).await, stage.asked().len()), (None, asked), "{name}");
+        assert_eq!((stage.bind(&bind("web-1", "n1")).await, stage.asked().len()), (None, 1), "{name}");
         stage.store(pod("web", "web-1"));
+        if is_rested {
+            assert_eq!((stage.bind(&bind("web-1", "n1")).await, stage.asked().len()), (None, 0), "{name}: not at once");
+            tokio::time::pause();
+            tokio::time::advance(Duration::from_secs(5)).await;
+            tokio::time::resume();
+        }
         assert!(stage.bind(&bind("web-1", "n1")).await.is_some(), "{name}: nothing is left of it");
     }
 }

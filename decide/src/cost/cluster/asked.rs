@@ -9,7 +9,7 @@ use super::{Assumed, Cluster, PodName, name_of};
 use crate::cost::ranking::Ranking;
 use crate::cost::removal;
 use crate::cost::values::at_bind;
-use crate::cost::view::{CostPod, NodeFacts, SetView, Standing};
+use crate::cost::view::{CostPod, LOWEST_PRIORITY, NodeFacts, SetView, Standing};
 
 impl Cluster {
     /// Every pod on which there is something to write.
@@ -30,8 +30,17 @@ impl Cluster {
         let seen = self.pods.of(&known.set.uid).map(|kept| &kept.known.pod);
         let of_set = self.assumed.values().filter(|assumed| assumed.pod.set == pod.set);
         let coming = of_set.filter(|assumed| assumed.is_believed(now) && !self.is_seen_bound(&assumed.pod));
-        let pods: Vec<&CostPod> = seen.chain(coming.map(|assumed| &assumed.pod)).collect();
+        let pods = seen.chain(coming.map(|assumed| &assumed.pod)).filter(|other| !self.is_still_to_come(other));
+        let pods: Vec<&CostPod> = pods.collect();
         at_bind(&known.set, &pods, pod, node, &self.ground(now))
+    }
+
+    /// The pod is bound and has no value yet, but is about to get one. At a bind it is left out of account: to place it as
+    /// well is the controller's work, which takes far longer than a scheduler should wait.
+    fn is_still_to_come(&self, pod: &CostPod) -> bool {
+        let Some(node) = pod.node.as_deref() else { return false };
+        let is_left_alone = self.nodes.get(node).is_some_and(|node| node.stood_down);
+        pod.standing == Standing::Absent && pod.priority >= LOWEST_PRIORITY && !is_left_alone
     }
 
     /// A value at bind may be worth asking for: the pod's ReplicaSet is known, and either the node has a rank or the

@@ -6,5 +6,6 @@ mod budgets;
 mod histories;
 mod rivals;
 mod steps;
+mod switch_on;
 mod told;
 mod writes;

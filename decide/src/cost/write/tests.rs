@@ -145,7 +145,7 @@ fn the_event_of_a_conflict_is_one_for_each_pod() {
 
 #[test]
 fn a_pod_that_is_bound_with_a_value_stands_as_ours() {
-    let annotations = bind_annotations(-123);
+    let annotations = bind_annotations(-123, None);
     let of = |key: &str| annotations.get(key).map(String::as_str);
     assert_eq!(annotations.len(), 2);
     assert_eq!(of(COST), Some("-123"));

@@ -1,7 +1,6 @@
 //! What binds leave in the cache, and the ranks there.
 
 use super::*;
-use crate::webhook::bindings::keep_ranks;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_burst_of_binds_needs_no_write_afterwards() {
@@ -56,7 +55,7 @@ async fn a_burst_of_binds_needs_no_write_afterwards() {
 async fn ranks_are_kept_up_to_date_once_all_watches_are_filled_and_until_the_end() {
     let costs = Costs::new(Cluster::new(belay_decide::cost::Options::default(), SignedDuration::from_mins(10)));
     let (health, stop) = (Health::new("nodes", Gauge::default()), CancellationToken::new());
-    let keeping = tokio::spawn(keep_ranks(costs.clone(), vec![health.clone()], stop.clone()));
+    let keeping = tokio::spawn(costs.clone().keep_ranked(vec![health.clone()], stop.clone()));
     let mut sink = CostSink(Some(costs.clone()));
     let node = |name: &str| {
         let raw = json!({"metadata": {"name": name, "creationTimestamp": "2026-01-01T00:00:00Z"}});

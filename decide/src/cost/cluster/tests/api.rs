@@ -165,7 +165,7 @@ impl Api {
         self.change(name, |known| {
             known.pod.node = Some(node.into());
             if let Some(value) = value {
-                let annotations = bind_annotations(value);
+                let annotations = bind_annotations(value, None);
                 let of = |key: &str| annotations.get(key).map(String::as_str);
                 annotate(known, of(COST_ANNOTATION), of(MANAGED_ANNOTATION));
             }

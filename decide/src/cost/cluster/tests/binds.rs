@@ -205,3 +205,19 @@ fn a_bind_is_believed_while_the_pod_is_still_seen_without_a_node() {
     api.tell_pod(&mut cluster, &coming);
     assert_eq!(cluster.value_at_bind(&api.pods[&next].pod, "a1", api.now), after_it, "and bound it counts once");
 }
+
+#[test]
+fn pods_that_are_still_to_be_written_are_not_placed_for_the_sake_of_one_that_is_bound() {
+    let (mut api, mut cluster) = zones();
+    // Bound while no webhook answered.
+    for (at, node) in ["a1", "b1", "c1"].into_iter().cycle().take(30).enumerate() {
+        let name = api.create("web");
+        api.bind(&name, node, None);
+        api.tell_pod(&mut cluster, &name);
+        assert_eq!(api.pods.len(), at + 1);
+    }
+    let coming = api.create("web");
+    let coming = api.pods[&coming].pod.clone();
+    let alone = cluster.value_at_bind(&coming, "a1", api.now).expect("it is to be spread");
+    assert_eq!(alone / 2048, -1, "as if it were the first: the controller places them all together");
+}
