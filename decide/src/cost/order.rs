@@ -6,7 +6,7 @@
 //! - **A ranked node stays ranked** until it is empty or may not be ranked any more. A place that becomes free is given
 //!   away at once only to a node that is clearly emptier than the fullest of those ranked, or that is going anyway; the
 //!   others wait until a fifth of the places is free. So one node's change is not two nodes' writes. Only a node that
-//!   is clearly fuller than one without a place loses its own.
+//!   is clearly fuller than one without a place loses its own. Where there are places for all nobody waits.
 //! - **A ranked node keeps its place** as long as it is not clearly fuller than one behind it. Of those that are out of
 //!   place as few as possible move, and of as many the ones with fewer pods.
 //!
@@ -64,6 +64,7 @@ impl<'a> Candidate<'a> {
 /// Those that get one of `places`, the ranked ones first and in the order of their ranks.
 pub(super) fn choose<'a>(candidates: &[Candidate<'a>], places: usize) -> Vec<Candidate<'a>> {
     let (loaded, empty): (Vec<_>, Vec<_>) = candidates.iter().copied().partition(|node| node.pods > 0);
+    let room_for_all = loaded.len() <= places;
     let (mut chosen, mut others): (Vec<_>, Vec<_>) = loaded.into_iter().partition(|node| node.rank.is_some());
     chosen.sort_unstable_by_key(Candidate::key);
     chosen.truncate(places);
@@ -73,7 +74,7 @@ pub(super) fn choose<'a>(candidates: &[Candidate<'a>], places: usize) -> Vec<Can
         others.truncate(places);
     }
     others.sort_unstable_by_key(Candidate::key);
-    let anyone = places - chosen.len() > places / RESERVE;
+    let anyone = room_for_all || places - chosen.len() > places / RESERVE;
     for node in others {
         let fullest = chosen.last();
         let clearly = fullest.is_some_and(|fullest| node.is_clearly_before(fullest));

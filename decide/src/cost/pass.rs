@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use jiff::Timestamp;
 
 use super::group::Occupancy;
-use super::ranking::{Nodes, Occupancies, Ranking, rank};
+use super::ranking::{Nodes, Occupancies, Ranking, Remembered, rank};
 use super::values::{Ground, desired};
 use super::view::{CostPod, Options, SetView};
 
@@ -41,8 +41,13 @@ pub struct Pass {
     pub writes: Vec<usize>,
 }
 
-/// Decides all ranks and values of a cluster.
+/// Decides all ranks and values of a cluster of which nothing is remembered.
 pub fn pass(input: &Input<'_>) -> Pass {
+    pass_remembering(input, Remembered::default())
+}
+
+/// Decides all ranks and values of a cluster.
+pub fn pass_remembering(input: &Input<'_>, remembered: Remembered<'_>) -> Pass {
     let mut on_node: HashMap<&str, Vec<&CostPod>> = HashMap::with_capacity(input.nodes.len());
     let mut of_set: HashMap<&str, Vec<usize>> = HashMap::with_capacity(input.sets.len());
     for (at, pod) in input.pods.iter().enumerate() {
@@ -54,7 +59,7 @@ pub fn pass(input: &Input<'_>) -> Pass {
         }
     }
     let occupancies: Occupancies = on_node.into_iter().map(|(node, pods)| (node.into(), Occupancy::of(pods))).collect();
-    let ranking = rank(input.nodes, &occupancies, input.options, input.now);
+    let ranking = rank(input.nodes, &occupancies, remembered, input.options, input.now);
     let ground = Ground { nodes: input.nodes, ranking: &ranking, options: input.options, now: input.now };
     let mut wanted = vec![None; input.pods.len()];
     for set in input.sets {

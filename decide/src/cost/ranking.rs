@@ -114,9 +114,30 @@ impl Ranking {
     }
 }
 
-/// Ranks the nodes of a cluster. The ranks that they have are read from the values on their pods: see the module's
-/// words on what is remembered.
-pub fn rank(nodes: &Nodes, occupancies: &Occupancies, options: &Options, now: Timestamp) -> Ranking {
+/// What a process that watches a cluster remembers of it, beyond what the cluster shows. All of it may be forgotten.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Remembered<'a> {
+    /// What it decided last. A node that got a rank keeps it while the values that name it have yet to be written: else
+    /// the first nodes that carry theirs would be the only ones that are ranked, and the others change places.
+    pub last: Option<&'a Ranking>,
+}
+
+impl Remembered<'_> {
+    /// The rank that a node got, though no value on its pods says so. A node without pods needs none.
+    fn rank_of(self, name: &str, occupancy: &Occupancy) -> Option<i32> {
+        self.last.filter(|_| occupancy.pods > 0)?.rank_of(name)
+    }
+}
+
+/// Ranks the nodes of a cluster. The ranks that they have are read from the values on their pods, and only where none
+/// is there from what is remembered: see the module's words on that.
+pub fn rank(
+    nodes: &Nodes,
+    occupancies: &Occupancies,
+    remembered: Remembered<'_>,
+    options: &Options,
+    now: Timestamp,
+) -> Ranking {
     let nothing = Occupancy::default();
     let mut verdicts = Vec::with_capacity(nodes.len());
     let mut eligible = Vec::new();
@@ -126,6 +147,7 @@ pub fn rank(nodes: &Nodes, occupancies: &Occupancies, options: &Options, now: Ti
         while at_pods.next_if(|(other, _)| *other < name).is_some() {}
         let occupancy = at_pods.next_if(|(other, _)| *other == name).map_or(&nothing, |(_, found)| found);
         let standing = occupancy.standing_rank();
+        let standing = standing.or_else(|| Some((remembered.rank_of(name, occupancy)?, 0)));
         match group(facts, occupancy, standing.is_some(), options, now) {
             Err(protection) => verdicts.push((name.clone(), Verdict::Protected(protection))),
             Ok(group) => {

@@ -26,7 +26,7 @@ pub use pods::{KnownPod, Labels};
 pub use rivals::{Scope, Stance};
 
 use super::group::Occupancy;
-use super::ranking::{Nodes, Occupancies, Ranking, rank};
+use super::ranking::{Nodes, Occupancies, Ranking, Remembered, rank};
 use super::values::{Ground, desired};
 use super::view::{CostPod, Keep, NodeFacts, Options, SetView};
 use pods::{Kept, Pods};
@@ -256,7 +256,8 @@ impl Cluster {
         if !differs {
             return None;
         }
-        let ranking = rank(&self.nodes, &self.occupancies, &self.options, now);
+        let remembered = Remembered { last: Some(&self.ranking) };
+        let ranking = rank(&self.nodes, &self.occupancies, remembered, &self.options, now);
         let changed = ranking.changed_since(&self.ranking);
         for node in &changed {
             self.dirty.sets.extend(self.pods.on(node).filter_map(|kept| kept.known.pod.set.clone()));

@@ -1,5 +1,5 @@
 //! The objects of a small cluster as the API server has them, and what ought to follow from them: worked out from
-//! scratch, and without the code under test as far as that goes beyond [`pass()`].
+//! scratch, and without the code under test as far as that goes beyond [`pass_remembering`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::super::*;
 use crate::action::Action;
 use crate::cost::testing::{node, pod, set};
 use crate::cost::{COST_ANNOTATION, cluster};
-use crate::cost::{Input, Pass, Readiness, Standing, bind_annotations, pass, write};
+use crate::cost::{Input, Pass, Readiness, Standing, bind_annotations, pass_remembering, write};
 use crate::ownership::{MANAGED_ANNOTATION, Record, Removals};
 use crate::testing::START;
 use crate::view::PodPhase;
@@ -338,7 +338,7 @@ impl Api {
     }
 
     /// Everything decided at once, and the names of the pods in its order.
-    pub(super) fn scratch(&self, down: &BTreeSet<Scope>) -> (Pass, Vec<PodName>) {
+    pub(super) fn scratch(&self, down: &BTreeSet<Scope>, remembered: Remembered<'_>) -> (Pass, Vec<PodName>) {
         let nodes = self.composed(down);
         let names: Vec<PodName> = self.pods.keys().cloned().collect();
         let pods: Vec<CostPod> = self
@@ -352,7 +352,7 @@ impl Api {
             .map(|known| SetView { stood_down: down.contains(&Scope::Set(known.set.uid.clone())), ..known.set.clone() })
             .collect();
         let input = Input { nodes: &nodes, pods: &pods, sets: &sets, options: &self.options, now: self.now };
-        (pass(&input), names)
+        (pass_remembering(&input, remembered), names)
     }
 }
 
