@@ -54,23 +54,25 @@ impl fmt::Debug for Budget {
 pub(super) struct Budgets(HashMap<Box<str>, BTreeMap<Box<str>, Budget>>);
 
 impl Budgets {
-    /// Takes one in; whether anything that matters changed.
-    pub(super) fn insert(&mut self, budget: Budget) -> bool {
+    /// Takes one in. Which pods that may concern: those that it selects, or did; none where nothing that matters changed.
+    pub(super) fn insert(&mut self, budget: Budget) -> Vec<Selects> {
         let named = self.0.entry(budget.namespace.clone()).or_default();
         if named.get(&budget.name).is_some_and(|before| before.is_like(&budget)) {
-            return false;
+            return Vec::new();
         }
-        named.insert(budget.name.clone(), budget);
-        true
+        let now = Arc::clone(&budget.selects);
+        let before = named.insert(budget.name.clone(), budget);
+        before.map(|before| before.selects).into_iter().chain([now]).collect()
     }
 
-    pub(super) fn remove(&mut self, namespace: &str, name: &str) -> bool {
-        let Some(named) = self.0.get_mut(namespace) else { return false };
-        let gone = named.remove(name).is_some();
+    /// Takes one out; which pods that may concern.
+    pub(super) fn remove(&mut self, namespace: &str, name: &str) -> Vec<Selects> {
+        let Some(named) = self.0.get_mut(namespace) else { return Vec::new() };
+        let gone = named.remove(name).map(|gone| gone.selects);
         if named.is_empty() {
             self.0.remove(namespace);
         }
-        gone
+        gone.into_iter().collect()
     }
 
     pub(super) fn names(&self) -> Vec<(Box<str>, Box<str>)> {

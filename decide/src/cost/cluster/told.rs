@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use super::budgets::Budget;
+use super::budgets::{Budget, Selects};
 use super::pods::KnownPod;
 use super::rivals::{Scope, Sign, Stance};
 use super::{Claim, Cluster, KnownSet, PodName};
@@ -156,21 +156,26 @@ impl Cluster {
     /// Takes a PodDisruptionBudget in, new or changed.
     pub fn put_budget(&mut self, budget: Budget) {
         let namespace = budget.namespace.clone();
-        if self.budgets.insert(budget) {
-            self.block_anew(&namespace);
-        }
+        let concerned = self.budgets.insert(budget);
+        self.block_anew(&namespace, &concerned);
     }
 
     /// A PodDisruptionBudget is gone.
     pub fn remove_budget(&mut self, namespace: &str, name: &str) {
-        if self.budgets.remove(namespace, name) {
-            self.block_anew(namespace);
-        }
+        let concerned = self.budgets.remove(namespace, name);
+        self.block_anew(namespace, &concerned);
     }
 
-    fn block_anew(&mut self, namespace: &str) {
+    /// A namespace may have hundreds of budgets, so only pods that the changed one concerns are looked at with all.
+    fn block_anew(&mut self, namespace: &str, concerned: &[Selects]) {
+        if concerned.is_empty() {
+            return;
+        }
         for id in self.pods.in_namespace(namespace) {
             let Some(kept) = self.pods.get_mut(id) else { continue };
+            if !concerned.iter().any(|selects| selects(&kept.known.labels)) {
+                continue;
+            }
             let blocked = self.budgets.block(&kept.known);
             if kept.known.pod.blocked_since != blocked {
                 kept.known.pod.blocked_since = blocked;
