@@ -77,7 +77,8 @@ fn protections() -> Vec<Protection> {
     let pod: Box<str> = "shop/web-1".into();
     let all = successors(Some(Protection::OtherPool), |last| match last {
         Protection::OtherPool => Some(Protection::StoodDown),
-        Protection::StoodDown => Some(Protection::Budget { pod: pod.clone() }),
+        Protection::StoodDown => Some(Protection::JustFreed),
+        Protection::JustFreed => Some(Protection::Budget { pod: pod.clone() }),
         Protection::Budget { .. } => Some(Protection::Node(Keep::DoNotDisrupt)),
         Protection::Node(_) => Some(Protection::Pod { pod: pod.clone(), hold: PodHold::Unmanaged }),
         Protection::Pod { .. } => None,
@@ -119,7 +120,7 @@ fn every_reason_why_a_node_has_no_rank_is_explained() {
                     assert_explained(&name, &pieces.concat());
                 }
             }
-            Protection::OtherPool | Protection::StoodDown | Protection::Budget { .. } => {
+            Protection::OtherPool | Protection::StoodDown | Protection::JustFreed | Protection::Budget { .. } => {
                 assert_explained(&name, &literal(EXPLAIN, &name));
             }
         }

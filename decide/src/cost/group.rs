@@ -33,6 +33,8 @@ pub enum Protection {
         /// Why.
         hold: PodHold,
     },
+    /// The last pod on it that had to stay has just gone. Where such pods come and go, as jobs do, values would as well.
+    JustFreed,
     /// The PodDisruptionBudgets of a pod on it let it not be evicted.
     Budget {
         /// `namespace/name`.
@@ -76,6 +78,11 @@ impl Occupancy {
         occupancy
     }
 
+    /// A pod must stay.
+    pub(super) fn is_held(&self) -> bool {
+        self.hold.is_some()
+    }
+
     /// The rank that the node has, and how many values of ours on its pods say so. While its values are being written
     /// some still say the old one: then it has that of the most, of as many the highest.
     pub(super) fn standing_rank(&self) -> Option<(i32, u32)> {
@@ -87,11 +94,13 @@ impl Occupancy {
 /// rank of all for being cordoned as well.
 ///
 /// A budget that is used up protects a node at once from getting a rank, but takes a rank away only after a while: each
-/// rolling update uses budgets up for some moments, and values must not come and go with it.
+/// rolling update uses budgets up for some moments, and values must not come and go with it. A pod that must stay takes
+/// the rank away at once, since the node cannot empty; after it went (`freed`) the node waits for a while.
 pub(super) fn group(
     facts: &NodeFacts,
     occupancy: &Occupancy,
     is_ranked: bool,
+    freed: Option<Timestamp>,
     options: &Options,
     now: Timestamp,
 ) -> Result<Group, Protection> {
@@ -118,6 +127,10 @@ pub(super) fn group(
     }
     if let Some((pod, hold)) = &occupancy.hold {
         return Err(Protection::Pod { pod: pod.clone(), hold: *hold });
+    }
+    // A time to come is one of a clock that was set back.
+    if freed.is_some_and(|freed| freed <= now && options.is_recent(freed, now)) {
+        return Err(Protection::JustFreed);
     }
     if let Some((since, pod)) = &occupancy.blocked
         && (!is_ranked || now.duration_since(*since) >= options.settle)

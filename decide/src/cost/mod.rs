@@ -15,8 +15,9 @@
 //! **What is remembered.** Next to nothing that the cluster does not show. A node's rank stands in the values of its
 //! pods, so [`rank`] reads the last ranks back from there, and a value that still does its work stays. A controller that
 //! restarts, another replica and the webhook thus come to the same numbers, and an unchanged cluster writes nothing.
-//! Only for a node on whose pods no value of ours stands (yet) does a process go by what it decided last
-//! ([`Remembered`]); where that differs between two of them, the first value that is written decides.
+//! Only for a node on whose pods no value of ours stands (yet) does a process go by what it decided last, and for one
+//! that pods kept by when the last of these left ([`Remembered`]); where that differs between two of them, the first
+//! value that is written decides.
 //!
 //! **How large a value may be.** Karpenter reads the annotation back: a pod's share in the cost of disrupting a node is
 //! `1 + value / 2^27 + priority / 2^25`, and a node whose shares come to nothing counts as empty and is deleted without
@@ -44,7 +45,7 @@ mod tests;
 
 pub use group::{Group, Occupancy, Protection};
 pub use pass::{Input, Pass, pass, pass_remembering};
-pub use ranking::{Nodes, Occupancies, Ranked, Ranking, Remembered, Verdict, rank};
+pub use ranking::{Freed, Nodes, Occupancies, Ranked, Ranking, Remembered, Verdict, rank};
 pub use values::{Ground, Withheld, at_bind, desired, withheld};
 pub use view::{Constraint, CostPod, Keep, NodeFacts, Options, PodHold, Readiness, SetView, Standing};
 pub use write::{Write, bind_annotations, write};

@@ -16,6 +16,9 @@ pub type Nodes = BTreeMap<Box<str>, NodeFacts>;
 /// What the pods of each node mean for it, by the node's name; absent for a node without pods.
 pub type Occupancies = BTreeMap<Box<str>, Occupancy>;
 
+/// When the last pod that had to stay left a node, by the node's name.
+pub type Freed = BTreeMap<Box<str>, Timestamp>;
+
 /// What was decided about a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -120,6 +123,8 @@ pub struct Remembered<'a> {
     /// What it decided last. A node that got a rank keeps it while the values that name it have yet to be written: else
     /// the first nodes that carry theirs would be the only ones that are ranked, and the others change places.
     pub last: Option<&'a Ranking>,
+    /// Which nodes lost their last pod that had to stay, and when.
+    pub freed: Option<&'a Freed>,
 }
 
 impl Remembered<'_> {
@@ -148,7 +153,8 @@ pub fn rank(
         let occupancy = at_pods.next_if(|(other, _)| *other == name).map_or(&nothing, |(_, found)| found);
         let standing = occupancy.standing_rank();
         let standing = standing.or_else(|| Some((remembered.rank_of(name, occupancy)?, 0)));
-        match group(facts, occupancy, standing.is_some(), options, now) {
+        let freed = remembered.freed.and_then(|freed| freed.get(name)).copied();
+        match group(facts, occupancy, standing.is_some(), freed, options, now) {
             Err(protection) => verdicts.push((name.clone(), Verdict::Protected(protection))),
             Ok(group) => {
                 let pods = occupancy.pods;

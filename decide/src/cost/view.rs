@@ -34,6 +34,16 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// It is not long ago: less than once or twice `settle`. What happened within one `settle` ceases to be recent at
+    /// once, since what then changes should change once.
+    pub(super) fn is_recent(&self, at: Timestamp, now: Timestamp) -> bool {
+        let settle = self.settle.as_secs().max(1);
+        let began = now.as_second() - now.as_second().rem_euclid(settle);
+        at.as_second() >= began - settle
+    }
+}
+
 /// A node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeFacts {
@@ -240,12 +250,9 @@ impl CostPod {
         self.is_ready() && self.phase == PodPhase::Running
     }
 
-    /// It has just come. Pods cease to be young at once for all that came within one `settle`, so once or twice that
-    /// after they came, since what then changes should change once.
+    /// It has just come.
     pub fn is_young(&self, options: &Options, now: Timestamp) -> bool {
-        let settle = options.settle.as_secs().max(1);
-        let began = now.as_second() - now.as_second().rem_euclid(settle);
-        self.created.as_second() >= began - settle
+        options.is_recent(self.created, now)
     }
 
     /// It does not serve and has not done so for long: nothing is planned with it.

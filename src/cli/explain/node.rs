@@ -164,7 +164,9 @@ fn protected(protection: &Protection) -> String {
                 "the node's annotation cluster-autoscaler.kubernetes.io/scale-down-disabled keeps it".to_owned()
             }
             Keep::ControlPlane => "it carries the control plane".to_owned(),
-            Keep::ConsolidationOff => "its NodePool is never consolidated (consolidateAfter: Never, or a static pool)".to_owned(),
+            Keep::ConsolidationOff => {
+                "its NodePool is never consolidated (consolidateAfter: Never, or a static pool)".to_owned()
+            }
         },
         Protection::OtherPool => "its pool is none of deletionCost.nodePools".to_owned(),
         Protection::StoodDown => "another controller writes deletion costs there".to_owned(),
@@ -176,6 +178,7 @@ fn protected(protection: &Protection) -> String {
             };
             format!("pod {pod} must stay: {why}")
         }
+        Protection::JustFreed => "a pod that had to stay has just left, and the next may come".to_owned(),
         Protection::Budget { pod } => format!("the PodDisruptionBudgets of pod {pod} let it not be evicted"),
     }
 }

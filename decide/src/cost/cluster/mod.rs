@@ -26,7 +26,7 @@ pub use pods::{KnownPod, Labels};
 pub use rivals::{Scope, Stance};
 
 use super::group::Occupancy;
-use super::ranking::{Nodes, Occupancies, Ranking, Remembered, rank};
+use super::ranking::{Freed, Nodes, Occupancies, Ranking, Remembered, rank};
 use super::values::{Ground, desired};
 use super::view::{CostPod, Keep, NodeFacts, Options, SetView};
 use pods::{Kept, Pods};
@@ -122,6 +122,7 @@ pub struct Cluster {
     assumed: HashMap<Box<str>, Assumed>,
     occupancies: Occupancies,
     ranking: Ranking,
+    freed: Freed,
     dirty: Dirty,
     /// In which `settle` the last look was.
     looked_in: Option<i64>,
@@ -161,6 +162,7 @@ impl Cluster {
             assumed: HashMap::new(),
             occupancies: Occupancies::new(),
             ranking: Ranking::default(),
+            freed: Freed::new(),
             dirty: Dirty::default(),
             looked_in: None,
             only_ranks: false,
@@ -246,6 +248,11 @@ impl Cluster {
         let mut differs = mem::take(&mut self.dirty.nodes);
         for node in mem::take(&mut self.dirty.occupied) {
             let occupancy = Occupancy::of(self.pods.on(&node).map(|kept| &kept.known.pod));
+            if occupancy.is_held() {
+                self.freed.remove(&node);
+            } else if self.occupancies.get(&node).is_some_and(Occupancy::is_held) {
+                self.freed.insert(node.clone(), now);
+            }
             if self.pods.ids_on(&node).is_empty() {
                 differs |= self.occupancies.remove(&node).is_some();
             } else if self.occupancies.get(&node) != Some(&occupancy) {
@@ -256,7 +263,9 @@ impl Cluster {
         if !differs {
             return None;
         }
-        let remembered = Remembered { last: Some(&self.ranking) };
+        let (nodes, options) = (&self.nodes, &self.options);
+        self.freed.retain(|node, at| nodes.contains_key(node) && *at <= now && options.is_recent(*at, now));
+        let remembered = Remembered { last: Some(&self.ranking), freed: Some(&self.freed) };
         let ranking = rank(&self.nodes, &self.occupancies, remembered, &self.options, now);
         let changed = ranking.changed_since(&self.ranking);
         for node in &changed {

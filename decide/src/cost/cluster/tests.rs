@@ -4,6 +4,7 @@ mod api;
 mod binds;
 mod budgets;
 mod histories;
+mod jobs;
 mod rivals;
 mod steps;
 mod switch_on;

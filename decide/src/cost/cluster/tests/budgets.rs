@@ -163,6 +163,10 @@ fn a_budget_that_selects_others_from_now_on_counts_for_them() {
     assert_eq!(protected(&mut cluster), Vec::<String>::new());
 }
 
+fn is_held(cluster: &Cluster) -> bool {
+    matches!(cluster.ranking().verdict("a1"), Some(Verdict::Protected(Protection::Pod { .. })))
+}
+
 #[test]
 fn a_hold_that_runs_out_ceases_at_the_next_look_at_everything() {
     let (mut api, mut cluster) = one_node();
@@ -171,11 +175,11 @@ fn a_hold_that_runs_out_ceases_at_the_next_look_at_everything() {
         known.hold_until = Some(after(400));
     });
     api.tell_all(&mut cluster);
-    let mut ranked = |seconds| {
+    let mut held = |seconds| {
         cluster.look(after(seconds));
-        cluster.ranking().rank_of("a1").is_some()
+        is_held(&cluster)
     };
-    assert_eq!([0, 300, 599, 600, 601].map(&mut ranked), [false, false, false, true, true]);
+    assert_eq!([0, 300, 599, 600, 601].map(&mut held), [true, true, true, false, false]);
     // Told again as it is told then.
     api.now = after(601);
     api.tell_all(&mut cluster);
@@ -189,8 +193,7 @@ fn a_hold_that_runs_out_ceases_at_the_next_look_at_everything() {
         api.tell_all(&mut cluster);
         api.now += SignedDuration::from_mins(5);
         cluster.look(api.now);
-        let is_held = until.is_none_or(|until| until > api.now);
-        assert_eq!(cluster.ranking().rank_of("a1").is_none(), is_held);
+        assert_eq!(is_held(&cluster), until.is_none_or(|until| until > api.now));
     }
 }
 
@@ -205,9 +208,9 @@ fn a_hold_that_is_made_longer_lasts_longer() {
         api.tell_all(&mut cluster);
         cluster.look(api.now);
     }
-    let ranked = [600, 900, 1200].map(|seconds| {
+    let held = [600, 900, 1200].map(|seconds| {
         cluster.look(after(seconds));
-        cluster.ranking().rank_of("a1").is_some()
+        is_held(&cluster)
     });
-    assert_eq!(ranked, [false, false, true]);
+    assert_eq!(held, [true, true, false]);
 }

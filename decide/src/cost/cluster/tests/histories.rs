@@ -335,7 +335,8 @@ impl History {
     }
 
     fn check_against_scratch(&self) {
-        let (pass, names) = self.api.scratch(&self.down, Remembered { last: Some(&self.last) });
+        let (pass, names) =
+            self.api.scratch(&self.down, Remembered { last: Some(&self.last), freed: Some(&self.cluster.freed) });
         assert_eq!(*self.cluster.ranking(), pass.ranking);
         for (at, name) in names.iter().enumerate() {
             let known = &self.api.pods[name];
@@ -414,8 +415,9 @@ proptest! {
         for name in world.api.pods.keys() {
             prop_assert_eq!(desired_of(&one, name), desired_of(&other, name));
             let known = |name: &PodName| world.api.pods[name].pod.set.as_ref().is_none_or(|uid| world.api.sets.contains_key(uid));
-            // A process that has watched for longer knows where it stands down, and ranks that no value names yet.
-            let knows_more = !world.down.is_empty() || one.stood_down() != (0, 0) || world.is_written_in_part();
+            // A process that has watched for longer knows where it stands down, ranks that no value
+            // names yet, and which nodes were kept.
+            let knows_more = !world.down.is_empty() || one.stood_down() != (0, 0) || world.is_written_in_part() || !world.cluster.freed.is_empty();
             if !knows_more && known(name) {
                 prop_assert_eq!(desired_of(&one, name), desired_of(&world.cluster, name));
             }
@@ -451,6 +453,6 @@ proptest! {
         prop_assert!(cluster.pods.is_empty() && cluster.sets.is_empty() && cluster.sets_of.is_empty());
         prop_assert!(cluster.told.is_empty() && cluster.nodes.is_empty() && cluster.occupancies.is_empty());
         prop_assert!(cluster.claims.is_empty() && cluster.claims_of.is_empty() && cluster.still_pools.is_empty());
-        prop_assert!(cluster.budgets.names().is_empty());
+        prop_assert!(cluster.budgets.names().is_empty() && cluster.freed.is_empty());
     }
 }

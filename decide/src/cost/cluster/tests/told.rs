@@ -230,7 +230,7 @@ fn a_pod_that_changes_hands_is_decided_on_by_whose_it_is() {
         api.change(&name, |known| known.pod.set = set.map(Into::into));
         api.tell_pod(&mut cluster, &name);
         cluster.look(api.now);
-        let (pass, names) = api.scratch(&BTreeSet::new(), Remembered { last: Some(cluster.ranking()) });
+        let (pass, names) = api.scratch(&BTreeSet::new(), Remembered { last: Some(cluster.ranking()), freed: None });
         for (at, name) in names.iter().enumerate() {
             assert_eq!(desired_of(&cluster, name), pass.desired[at], "{name:?} of {set:?}");
         }
