@@ -146,10 +146,17 @@ impl Superseded {
     }
 }
 
+/// An Event that waits to be written.
+struct Told {
+    event: Event,
+    /// Another of its kind raises no count: what it says is news.
+    is_news: bool,
+}
+
 /// Performs actions.
 pub struct Applier {
     client: Client,
-    events: mpsc::Sender<Event>,
+    events: mpsc::Sender<Told>,
     leadership: Arc<Leadership>,
     rate: Arc<TokenBucket>,
     resources: Resources,
@@ -168,9 +175,8 @@ impl Applier {
         tasks: &Tasks,
     ) -> Arc<Self> {
         let reporter = Reporter { controller: "belay".to_owned(), instance: pod_name };
-        let recorder = Recorder::new(client.clone(), reporter);
         let (events, queue) = mpsc::channel(EVENT_QUEUE);
-        tasks.spawn("Events", publish_all(recorder, queue, Arc::clone(&metrics)));
+        tasks.spawn("Events", publish_all(client.clone(), reporter, queue, Arc::clone(&metrics)));
         Arc::new(Self { client, events, leadership, rate, resources, metrics })
     }
 
@@ -232,8 +238,19 @@ impl Applier {
     }
 
     /// Queues an Event. They tell people; where too many wait, this one is counted and lost.
+    ///
+    /// One that differs from another within minutes only in its note raises that one's count, and its note is lost.
     pub fn tell(&self, event: &Event) {
-        if self.events.try_send(event.clone()).is_err() {
+        self.queue(Told { event: event.clone(), is_news: false });
+    }
+
+    /// Queues an Event whose note is what it tells, so that it never is the repetition of another.
+    pub fn tell_news(&self, event: &Event) {
+        self.queue(Told { event: event.clone(), is_news: true });
+    }
+
+    fn queue(&self, told: Told) {
+        if self.events.try_send(told).is_err() {
             self.metrics.write("Event", "QueueFull");
         }
     }
@@ -315,13 +332,16 @@ pub async fn bounded<T>(object: String, call: impl Future<Output = kube::Result<
 }
 
 /// Writes Events one after the other. They tell people; nothing waits for them.
-async fn publish_all(recorder: Recorder, mut queue: mpsc::Receiver<Event>, metrics: Arc<Metrics>) {
+async fn publish_all(client: Client, reporter: Reporter, mut queue: mpsc::Receiver<Told>, metrics: Arc<Metrics>) {
     let rate = TokenBucket::new(EVENTS_PER_SECOND);
-    while let Some(event) = queue.recv().await {
+    let common = Recorder::new(client.clone(), reporter.clone());
+    while let Some(Told { event, is_news }) = queue.recv().await {
+        // A recorder takes for the same what differs in its note alone, among what it has written itself.
+        let recorder = if is_news { &Recorder::new(client.clone(), reporter.clone()) } else { &common };
         rate.take().await;
         let about = &event.regarding;
         let object = format!("Event {} on {} {}/{}", event.reason, about.kind, event.namespace, about.name);
-        let result = bounded(object, publish(&recorder, &event)).await;
+        let result = bounded(object, publish(recorder, &event)).await;
         metrics.write("Event", result.as_ref().err().map_or("Ok", ApplyError::label));
         if let Err(error) = result {
             tracing::warn!(%error, "Event not written");
