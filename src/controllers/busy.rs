@@ -30,9 +30,6 @@ use crate::config::Selects;
 /// the pod when it sees.
 const BLIND: SignedDuration = SignedDuration::from_secs(30);
 
-/// How soon a pod is looked at again whose patch the API server refuses, such as for annotations that are full.
-const REFUSED: SignedDuration = SignedDuration::from_mins(5);
-
 /// What the loop works with.
 pub struct Loop {
     /// What it has in common with others.
@@ -224,16 +221,7 @@ fn is_ending(status: &HoldStatus) -> bool {
 }
 
 fn failed(key: &PodKey, error: &ApplyError, now: Timestamp) -> Timestamp {
-    if error.is_benign() {
-        tracing::debug!(pod = %key, %error, "looking again");
-    } else {
-        tracing::warn!(pod = %key, %error, "hints or hold not brought up to date, trying again");
-    }
-    match error {
-        // The pod itself must change, and is looked at then.
-        ApplyError::Refused { .. } => now.saturating_add(REFUSED).unwrap_or(Timestamp::MAX),
-        _ => work::again(error, now),
-    }
+    work::pod_failed(key, "hints or hold not brought up to date", error, 0, now)
 }
 
 impl Work for Loop {

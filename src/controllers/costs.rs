@@ -1,24 +1,29 @@
 //! The loop over deletion costs: has the nodes ranked when the cluster changed, and brings the annotation of each pod to
 //! what `decide::cost` says.
 
+mod denials;
+mod tell;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use belay_decide::action::{Event, Reference};
-use belay_decide::cost::cluster::{Cluster, Look, Scope, Stance};
-use belay_decide::cost::{Group, Verdict, write};
+use belay_decide::cost::cluster::{Look, PodName};
+use belay_decide::cost::write;
 use belay_decide::ownership::Removals;
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use denials::Denials;
+use tell::groups;
+
 use super::Shared;
-use super::work::{self, RETRY, Work, Written};
+use super::work::{self, Failures, RETRY, Work, Written};
 use crate::cluster::apply::ApplyError;
 use crate::cluster::clock::Clock;
 use crate::cluster::costs::Costs;
@@ -26,14 +31,10 @@ use crate::cluster::index::PodKey;
 use crate::cluster::watch::{Health, synced};
 use crate::rate::TokenBucket;
 
-/// What changes together is decided together: a scale-up binds its pods within moments of each other.
+/// What changes together is decided together: a scale-up binds its pods within moments of each other. No look at the
+/// nodes is sooner than this after another, whatever wakes the loop: each write does so twice, when it is answered and
+/// when it is seen.
 const GATHER: Duration = Duration::from_millis(250);
-
-/// How soon a pod is looked at again whose patch the API server refuses, such as for annotations that are full.
-const REFUSED: SignedDuration = SignedDuration::from_mins(5);
-
-/// A new order is told at most so often: in a cluster that scales all day, every minute is often enough to read.
-const TOLD_EVERY: SignedDuration = SignedDuration::from_mins(1);
 
 /// How often a watch that has never been complete is asked what keeps it.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
@@ -71,11 +72,35 @@ pub struct OwnPod {
 #[derive(Default)]
 pub struct Remembered {
     leading: AtomicBool,
+    /// The lead was won, and the nodes have not been looked at since.
+    taken_over: AtomicBool,
+    looks: Mutex<Looks>,
+    denials: Denials,
+    failures: Failures<PodKey>,
     /// All pods are to be looked at, not only those that changed.
     everything: AtomicBool,
     /// Removals found, by the pod and its UID.
     removals: Mutex<HashMap<PodKey, (Box<str>, Removals)>>,
     told: Mutex<Told>,
+}
+
+/// When the nodes were looked at, and when they are to be looked at again.
+#[derive(Default)]
+struct Looks {
+    last: Option<Instant>,
+    /// Something changed; what else changes until then is gathered.
+    due: Option<Instant>,
+}
+
+impl Looks {
+    /// It is too soon for another look.
+    fn are_gathering(&self, now: Instant) -> bool {
+        match (self.due, self.last) {
+            (Some(due), _) => now < due,
+            (None, Some(last)) => now < last + GATHER,
+            (None, None) => false,
+        }
+    }
 }
 
 /// What people were told last.
@@ -113,56 +138,66 @@ impl Loop {
         work::run(self, &leadership, &health, stop).await;
     }
 
-    /// Something that ranks are made from cannot be seen. The leader tells so when that begins.
+    /// Something that ranks are made from cannot be seen. The leader tells so when that begins, and when a right to write
+    /// is missing.
     fn is_blind(&self) -> bool {
-        let trouble = self.health.iter().find_map(|health| Some((health.what.clone(), health.lasting_trouble()?)));
-        let trouble = trouble.map(|(what, trouble)| format!("{what} cannot be watched: {trouble}"));
+        let unseen = self.health.iter().find_map(|health| Some((&health.what, health.lasting_trouble()?)));
+        let is_blind = unseen.is_some();
         if !self.shared.leadership.is_leader() {
-            return trouble.is_some();
+            return is_blind;
         }
+        let trouble = match unseen {
+            Some((what, trouble)) => Some(format!(
+                "Nodes are not ranked, and no deletion cost is written: {what} cannot be watched: {trouble}"
+            )),
+            None => self.remembered.denials.trouble().map(|trouble| format!("No deletion cost is written: {trouble}")),
+        };
         let mut told = self.remembered.told.lock();
         if told.trouble != trouble {
             if let Some(trouble) = &trouble {
-                tracing::warn!(error = %trouble, "nodes are not ranked, and no deletion cost is written");
-                let note = format!("Nodes are not ranked, and no deletion cost is written: {trouble}");
-                self.shared.applier.tell(&self.about_own_pod(true, "RankingFailed", "Rank", note));
+                tracing::warn!("{trouble}");
+                self.shared.applier.tell_news(&self.about_own_pod(true, "RankingFailed", "Rank", trouble.clone()));
             } else {
-                tracing::info!("nodes are ranked again");
+                tracing::info!("nodes are ranked, and deletion costs written, again");
             }
-            told.trouble.clone_from(&trouble);
+            told.trouble = trouble;
         }
-        trouble.is_some()
+        is_blind
     }
 
-    fn about_own_pod(&self, warning: bool, reason: &'static str, action: &'static str, note: String) -> Event {
-        let OwnPod { namespace, name, uid } = &self.own_pod;
-        let regarding = Reference::pod(name, uid);
-        Event { namespace: namespace.clone(), regarding, related: None, warning, reason, action, note }
+    /// Ranks, if everything can be seen; the pods to look at.
+    fn take_now(&self) -> BTreeSet<PodKey> {
+        if self.is_blind() { BTreeSet::new() } else { self.rank(Clock::wall()) }
     }
 
     /// Ranks, where anything changed; the pods to look at.
     fn rank(&self, now: Timestamp) -> BTreeSet<PodKey> {
-        let started = Instant::now();
         let everything = self.remembered.everything.swap(false, Ordering::Relaxed);
-        let (look, stood_down) = self.costs.write(|cluster| {
+        let (look, stood_down, seconds) = self.costs.write(|cluster| {
+            // Without the wait for the lock.
+            let started = Instant::now();
             let mut look = cluster.look(now);
+            let seconds = started.elapsed().as_secs_f64();
             if everything {
                 look.pods = cluster.asking();
             }
             // Of a pod that is gone nothing is remembered.
             let mut removals = self.remembered.removals.lock();
             removals.retain(|key, _| cluster.known_set_of(&key.namespace, &key.name).is_some());
-            (look, cluster.stood_down())
+            (look, cluster.stood_down(), seconds)
         });
         let Look { ranked, pods, stances } = look;
         if self.remembered.leading.load(Ordering::Relaxed) {
             let metrics = &self.shared.metrics;
+            let taken_over = self.remembered.taken_over.swap(false, Ordering::Relaxed);
             match ranked {
-                Some(ranked) => {
-                    let seconds = started.elapsed().as_secs_f64();
-                    metrics.cost_ranking(seconds, ranked.changed_nodes, ranked.renumbered);
-                }
+                Some(ranked) if taken_over => metrics.cost_ranking(seconds, 0, ranked.renumbered),
+                Some(ranked) => metrics.cost_ranking(seconds, ranked.changed_nodes, ranked.renumbered),
                 None => metrics.cost_pass_unchanged(),
+            }
+            // Whatever this replica ranked before, what stands on the pods is what the leader before it left there.
+            if taken_over {
+                metrics.cost_changed_nodes(self.nodes_of(&pods));
             }
             // A new leader has yet to say how many there are, though it may have ranked them before.
             if ranked.is_some() || everything {
@@ -177,59 +212,22 @@ impl Loop {
         pods.into_iter().map(|(namespace, name)| PodKey { namespace, name }).collect()
     }
 
-    /// Tells of a new order, if there is one and the last was told long enough ago.
-    fn tell_order(&self, now: Timestamp) {
-        let mut told = self.remembered.told.lock();
-        if told.at.is_some_and(|at| now.duration_since(at) < TOLD_EVERY) {
-            return;
-        }
-        let note = self.costs.read(|cluster| {
-            let ranking = cluster.ranking();
-            if ranking.order().eq(told.order.iter().map(|name| &**name)) {
-                return None;
-            }
-            told.order = ranking.order().map(Into::into).collect();
-            Some(describe(cluster))
-        });
-        let Some(note) = note else { return };
-        told.at = Some(now);
-        tracing::info!(order = %note, "nodes ranked");
-        self.shared.applier.tell(&self.about_own_pod(false, "RankingCompleted", "Rank", note));
-    }
-
-    fn tell_stance(&self, stance: &Stance) {
-        let object = self.costs.read(|cluster| match &stance.scope {
-            Scope::Node(node) => Some((String::new(), Reference::node(node))),
-            Scope::Set(uid) => {
-                let set = cluster.set(uid)?;
-                Some((set.namespace.to_string(), Reference::replica_set(&set.name, &set.uid)))
-            }
-        });
-        let Some((namespace, regarding)) = object else { return };
-        let name = format!("{} {}", regarding.kind, regarding.name);
-        let (reason, note) = match stance.until {
-            Some(until) => {
-                tracing::warn!(object = %name, %until, "another controller writes deletion costs here; standing down");
-                let note = format!(
-                    "Another controller rewrites deletion costs here: Belay writes none until it has been still for a \
-                     while, at the earliest at {until:.0}"
-                );
-                ("DeletionCostStoodDown", note)
-            }
-            None => {
-                tracing::info!(object = %name, "no other controller writes deletion costs here any more");
-                ("DeletionCostResumed", "No other controller rewrites deletion costs here any more".to_owned())
-            }
-        };
-        let warning = stance.until.is_some();
-        let event = Event { namespace, regarding, related: None, warning, reason, action: "Yield", note };
-        self.shared.applier.tell(&event);
+    /// On how many nodes these pods are.
+    fn nodes_of(&self, pods: &BTreeSet<PodName>) -> usize {
+        self.costs.read(|cluster| {
+            let known = pods.iter().filter_map(|(namespace, name)| cluster.asked_of(namespace, name));
+            known.filter_map(|(known, _)| known.pod.node.as_deref()).collect::<BTreeSet<_>>().len()
+        })
     }
 
     async fn look_at(&self, key: &PodKey) -> Option<Timestamp> {
         if !self.asks(key) {
             self.written.forget(key);
+            self.remembered.failures.forget(key);
             return None;
+        }
+        if let Some(pause) = self.remembered.denials.pause() {
+            return later(pause);
         }
         self.rate.take().await;
         if self.is_blind() {
@@ -261,6 +259,8 @@ impl Loop {
         metrics.cost_write(result.as_ref().err().map_or("Ok", ApplyError::label));
         match result {
             Ok(()) => {
+                self.remembered.denials.granted();
+                self.remembered.failures.forget(key);
                 let mut all = self.remembered.removals.lock();
                 if removals.1.is_empty() {
                     all.remove(key);
@@ -275,7 +275,13 @@ impl Loop {
                 }
                 None
             }
-            Err(error) => Some(failed(key, &error, now)),
+            Err(error) => match self.remembered.denials.of(&error) {
+                Some(pause) => later(pause),
+                None => {
+                    let before = self.remembered.failures.add(key);
+                    Some(work::pod_failed(key, "deletion cost not brought up to date", &error, before, now))
+                }
+            },
         }
     }
 
@@ -288,70 +294,36 @@ impl Loop {
     }
 }
 
-/// How many nodes are in each group.
-fn groups(cluster: &Cluster) -> [(&'static str, i64); 5] {
-    let mut counts = [("Draining", 0), ("Drifted", 0), ("Normal", 0), ("Waiting", 0), ("Protected", 0)];
-    for (_, verdict) in cluster.ranking().verdicts() {
-        let at = match verdict {
-            Verdict::Ranked(ranked) => match ranked.group {
-                Group::Draining => 0,
-                Group::Drifted => 1,
-                Group::Normal => 2,
-            },
-            Verdict::Waiting { .. } => 3,
-            Verdict::Protected(_) => 4,
-        };
-        counts[at].1 += 1;
-    }
-    counts
-}
-
-/// How many nodes the note of an Event names.
-const NAMED: usize = 5;
-
-/// The order for people.
-fn describe(cluster: &Cluster) -> String {
-    let ranking = cluster.ranking();
-    let mut groups: BTreeMap<Group, usize> = BTreeMap::new();
-    for (_, verdict) in ranking.verdicts() {
-        if let Verdict::Ranked(ranked) = verdict {
-            *groups.entry(ranked.group).or_default() += 1;
-        }
-    }
-    let count: usize = groups.values().sum();
-    if count == 0 {
-        return "No node is to empty: none may be ranked".to_owned();
-    }
-    let groups: Vec<_> =
-        groups.iter().map(|(group, count)| format!("{count} {}", format!("{group:?}").to_lowercase())).collect();
-    let first: Vec<_> = ranking.order().take(NAMED).collect();
-    let more = if count > NAMED { ", …" } else { "" };
-    format!("{count} nodes ranked ({}); first to empty: {}{more}", groups.join(", "), first.join(", "))
-}
-
-fn failed(key: &PodKey, error: &ApplyError, now: Timestamp) -> Timestamp {
-    if error.is_benign() {
-        tracing::debug!(pod = %key, %error, "looking again");
-    } else {
-        tracing::warn!(pod = %key, %error, "deletion cost not brought up to date, trying again");
-    }
-    match error {
-        // The pod itself must change, and is looked at then.
-        ApplyError::Refused { .. } => now.saturating_add(REFUSED).unwrap_or(Timestamp::MAX),
-        _ => work::again(error, now),
-    }
+/// When this has passed.
+fn later(pause: Duration) -> Option<Timestamp> {
+    Clock::wall().saturating_add(SignedDuration::try_from(pause).ok()?).ok()
 }
 
 impl Work for Loop {
     type Key = PodKey;
 
     async fn changed(&self) {
-        self.costs.changed().await;
-        tokio::time::sleep(GATHER).await;
+        let due = self.remembered.looks.lock().due;
+        let due = match due {
+            Some(due) => due,
+            None => {
+                self.costs.changed().await;
+                // Kept, since whatever else wakes the loop ends this wait.
+                *self.remembered.looks.lock().due.get_or_insert_with(|| Instant::now() + GATHER)
+            }
+        };
+        tokio::time::sleep_until(due).await;
     }
 
     fn take(&self) -> BTreeSet<PodKey> {
-        if self.is_blind() { BTreeSet::new() } else { self.rank(Clock::wall()) }
+        let now = Instant::now();
+        let mut looks = self.remembered.looks.lock();
+        if looks.are_gathering(now) && !self.remembered.everything.load(Ordering::Relaxed) {
+            return BTreeSet::new();
+        }
+        *looks = Looks { last: Some(now), due: None };
+        drop(looks);
+        self.take_now()
     }
 
     fn touch_all(&self) {
@@ -362,9 +334,25 @@ impl Work for Loop {
         self.look_at(key).await
     }
 
+    /// A value that is too low sends a pod first that ought to stay; one that is too high only misses a chance.
+    fn is_urgent(&self, key: &PodKey) -> bool {
+        self.costs.read(|cluster| {
+            let asked = cluster.asked_of(&key.namespace, &key.name);
+            asked.is_some_and(|(known, desired)| desired.is_none_or(|value| value > known.pod.standing.effective()))
+        })
+    }
+
     fn observe(&self, leading: bool) {
-        self.remembered.leading.store(leading, Ordering::Relaxed);
+        let led = self.remembered.leading.swap(leading, Ordering::Relaxed);
+        if leading && !led {
+            self.remembered.taken_over.store(true, Ordering::Relaxed);
+            // The leader before told of this order.
+            let order = self.costs.read(|cluster| cluster.ranking().order().map(Into::into).collect());
+            self.remembered.told.lock().order = order;
+        }
         if !leading {
+            self.remembered.denials.clear();
+            self.remembered.failures.clear();
             self.remembered.removals.lock().clear();
             *self.remembered.told.lock() = Told::default();
             self.shared.metrics.no_costs();

@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cluster::apply::{ApplyError, Superseded};
 use crate::cluster::clock::Clock;
+use crate::cluster::index::PodKey;
 use crate::cluster::lease::Leadership;
 use crate::cluster::watch::{Health, synced};
 
@@ -34,6 +35,16 @@ pub const RETRY: SignedDuration = SignedDuration::from_secs(2);
 
 /// How soon after a write was refused: somebody must mend rights or objects first.
 const RETRY_REFUSED: SignedDuration = SignedDuration::from_secs(15);
+
+/// How soon a pod is looked at again whose patch the API server refuses, such as for annotations that are full: the pod
+/// itself must change, and is looked at then.
+const RETRY_POD: SignedDuration = SignedDuration::from_mins(5);
+
+/// The longest pause between writes to one pod that fail one after the other: what was mended shows within minutes.
+const LONGEST_RETRY: SignedDuration = SignedDuration::from_mins(5);
+
+/// The longest where the API server was not reached: nobody has to mend anything on the pod.
+const LONGEST_UNREACHED: SignedDuration = SignedDuration::from_secs(30);
 
 /// Longest sleep, so that a wall clock that jumps forward is noticed in time.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
@@ -214,9 +225,61 @@ impl<K: Clone + Ord> Wakes<K> {
 
 /// When to look again after a failed write.
 pub fn again(error: &ApplyError, now: Timestamp) -> Timestamp {
+    now.saturating_add(pause_after(error)).unwrap_or(Timestamp::MAX)
+}
+
+fn pause_after(error: &ApplyError) -> SignedDuration {
     // An API server that restarts is back within seconds, and a drain waits for this write.
     let soon = error.is_benign() || matches!(error, ApplyError::Unreachable { .. });
-    now.saturating_add(if soon { RETRY } else { RETRY_REFUSED }).unwrap_or(Timestamp::MAX)
+    if soon { RETRY } else { RETRY_REFUSED }
+}
+
+/// Tells of a write to a pod that failed, so that it is `what`; when to look again, where so many in a row failed before,
+/// each of which doubles the pause.
+pub fn pod_failed(pod: &PodKey, what: &str, error: &ApplyError, before: u32, now: Timestamp) -> Timestamp {
+    if error.is_benign() {
+        tracing::debug!(%pod, %error, "looking again");
+    } else {
+        tracing::warn!(%pod, %error, "{what}, trying again");
+    }
+    let (first, longest) = match error {
+        ApplyError::Refused { .. } => (RETRY_POD, LONGEST_RETRY),
+        ApplyError::Unreachable { .. } => (pause_after(error), LONGEST_UNREACHED),
+        _ => (pause_after(error), LONGEST_RETRY),
+    };
+    // More doublings than any pause has room for.
+    let factor = 1 << before.min(10);
+    now.saturating_add((first * factor).min(longest)).unwrap_or(Timestamp::MAX)
+}
+
+/// How many writes in a row have failed, by what they were about.
+pub struct Failures<K>(Mutex<HashMap<K, u32>>);
+
+impl<K> Default for Failures<K> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: Clone + Eq + Hash> Failures<K> {
+    /// Notes one more; how many there were before.
+    pub fn add(&self, key: &K) -> u32 {
+        let mut all = self.0.lock();
+        let count = all.entry(key.clone()).or_default();
+        let before = *count;
+        *count = before.saturating_add(1);
+        before
+    }
+
+    /// A write succeeded, or there is nothing to write any more.
+    pub fn forget(&self, key: &K) {
+        self.0.lock().remove(key);
+    }
+
+    /// Nothing is remembered.
+    pub fn clear(&self) {
+        self.0.lock().clear();
+    }
 }
 
 /// The versions of objects that our own writes have superseded, by what they belong to.

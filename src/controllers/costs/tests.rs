@@ -3,8 +3,11 @@
 mod told;
 mod writes;
 
+use std::collections::BTreeMap;
+
 use arc_swap::ArcSwap;
-use belay_decide::cost::cluster::KnownSet;
+use belay_decide::action::Event;
+use belay_decide::cost::cluster::{Cluster, KnownSet};
 use belay_decide::cost::{COST_ANNOTATION as COST, Options, SetView};
 use belay_decide::ownership::MANAGED_ANNOTATION as MANAGED;
 use prometheus_client::metrics::gauge::Gauge;
@@ -215,7 +218,7 @@ impl Stage {
 
     /// Takes what there is and looks at all of it, and the watch brings what came of that; the pods that were patched.
     async fn work_off(&self) -> BTreeSet<PodKey> {
-        let taken = self.work.take();
+        let taken = self.work.take_now();
         self.look_at_all(&taken).await
     }
 

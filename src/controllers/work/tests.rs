@@ -385,6 +385,28 @@ fn a_failed_write_is_tried_again_soon_unless_somebody_must_act_first() {
 }
 
 #[test]
+fn a_pods_writes_that_fail_one_after_the_other_wait_for_longer_each_time() {
+    let now = Timestamp::from_second(1_800_000_000).unwrap();
+    let pod = PodKey::new("ci", "w");
+    let (object, message) = (|| "Pod ci/w".to_owned(), || "words".to_owned());
+    let table: [(ApplyError, &[i64]); 4] = [
+        (ApplyError::Conflict { object: object() }, &[2, 4, 8]),
+        (ApplyError::Unreachable { object: object(), message: message() }, &[2, 4, 8, 16, 30, 30]),
+        (ApplyError::Forbidden { object: object(), message: message() }, &[15, 30, 60, 120, 240, 300]),
+        (ApplyError::Refused { object: object(), message: message() }, &[300, 300]),
+    ];
+    for (error, seconds) in table {
+        let failures = Failures::default();
+        let pause = || pod_failed(&pod, "not written", &error, failures.add(&pod), now).duration_since(now).as_secs();
+        let pauses: Vec<_> = seconds.iter().map(|_| pause()).collect();
+        assert_eq!(pauses, seconds, "{error}");
+        assert_eq!(pod_failed(&pod, "not written", &error, u32::MAX, Timestamp::MAX), Timestamp::MAX);
+        failures.forget(&pod);
+        assert_eq!(failures.add(&pod), 0);
+    }
+}
+
+#[test]
 fn what_was_written_is_awaited_until_another_version_is_seen() {
     let old = |uid: &str, version: &str| Superseded { uid: uid.into(), version: version.into() };
     let seen = |versions: &[(&str, &str)]| {

@@ -29,7 +29,10 @@ async fn an_order_is_told_when_it_changed_and_at_most_once_a_minute() {
         assert_eq!(stage.events().await, [], "{seconds} s later");
     }
     stage.work.rank(after(60));
-    assert_eq!(stage.events().await, [completed()], "by then, though nothing has changed since");
+    let told = stage.told().await;
+    assert_eq!(told.len(), 1, "by then, though nothing has changed since");
+    let note = "3 nodes ranked (1 draining, 2 normal); first to empty: n3, n1, n2";
+    assert_eq!((&told[0]["note"], &told[0]["series"]), (&json!(note), &Value::Null), "no repetition of the first");
     // The same order: another number of nodes to be ranked changes it, another pod does not.
     stage.stored.lock().pods.insert("web-6".into(), pod("web", "web-6", "n3"));
     stage.see("web-6");
@@ -38,13 +41,31 @@ async fn an_order_is_told_when_it_changed_and_at_most_once_a_minute() {
     stage.see_node("n1", &json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}}}));
     stage.work.rank(after(300));
     assert_eq!(stage.events().await, [completed()]);
-    // With the lead goes what was told: the next leader begins with the order as it is.
+    // Who takes the lead over tells of the next order, and not once more of the one that it finds.
     stage.work.observe(false);
     stage.work.rank(after(301));
-    assert_eq!(stage.events().await, []);
     stage.work.observe(true);
     stage.work.rank(after(302));
+    assert_eq!(stage.events().await, []);
+    stage.see_node("n1", &json!({}));
+    stage.work.rank(after(303));
     assert_eq!(stage.events().await, [completed()]);
+}
+
+#[tokio::test]
+async fn a_new_leader_counts_the_nodes_whose_pods_do_not_say_yet_what_it_ranked_before() {
+    let stage = stage().await;
+    let changed = || stage.metric("changed_nodes_total");
+    stage.work.observe(false);
+    stage.work.take_now();
+    assert_eq!(changed().as_deref(), Some("0"), "who does not lead writes nothing of it");
+    for written in [false, true] {
+        stage.work.observe(true);
+        stage.work.touch_all();
+        assert_eq!(stage.work_off().await.is_empty(), written);
+        assert_eq!(changed().as_deref(), Some("3"), "{written}");
+        stage.work.observe(false);
+    }
 }
 
 #[tokio::test]
@@ -53,14 +74,14 @@ async fn an_order_is_described_by_its_groups_and_its_first_nodes() {
     for at in 4..=6 {
         stage.see_node(&format!("n{at}"), &json!({"spec": {"unschedulable": at == 4}}));
     }
-    stage.work.take();
-    let described = || stage.work.costs.read(describe);
+    stage.work.take_now();
+    let described = || stage.work.costs.read(tell::describe);
     assert_eq!(described(), "6 nodes ranked (1 draining, 5 normal); first to empty: n4, n5, n6, n1, n2, …");
     for at in 1..=6 {
         let still = json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}}});
         stage.see_node(&format!("n{at}"), &still);
     }
-    stage.work.take();
+    stage.work.take_now();
     assert_eq!(described(), "No node is to empty: none may be ranked");
 }
 
@@ -72,13 +93,13 @@ async fn that_something_cannot_be_watched_is_told_by_the_leader_once_each_time_i
     health.note("missing right: poddisruptionbudgets is forbidden", true);
     stage.work.observe(false);
     for _ in 0..3 {
-        assert_eq!(stage.work.take(), keys(&[]));
+        assert_eq!(stage.work.take_now(), keys(&[]));
     }
     assert_eq!(stage.events().await, [], "not by who does not lead");
     stage.leadership.win();
     stage.work.observe(true);
     for _ in 0..3 {
-        assert_eq!(stage.work.take(), keys(&[]));
+        assert_eq!(stage.work.take_now(), keys(&[]));
     }
     let told = stage.told().await;
     assert_eq!(told.len(), 1, "{told:?}");
@@ -88,9 +109,13 @@ async fn that_something_cannot_be_watched_is_told_by_the_leader_once_each_time_i
     let note = text(&event["note"]);
     assert!(note.contains("no deletion cost is written"), "{note}");
     assert!(note.contains("poddisruptionbudgets cannot be watched: missing right"), "{note}");
-    // It is over, and begins again in other words.
+    health.note("missing right: poddisruptionbudgets is still forbidden", true);
+    stage.work.take_now();
+    let told = stage.told().await;
+    let notes: Vec<_> = told.iter().map(|event| text(&event["note"])).collect();
+    assert!(notes.len() == 1 && notes[0].contains("is still forbidden"), "{notes:?}");
     health.absent();
-    stage.work.take();
+    stage.work.take_now();
     assert_eq!(stage.events().await, [completed()]);
 }
 
@@ -186,7 +211,7 @@ async fn nodes_are_counted_by_group_as_long_as_this_replica_leads() {
     let stage = stage().await;
     stage.see_node("n2", &json!({"spec": {"unschedulable": true}}));
     stage.see_node("n4", &json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}}}));
-    stage.work.take();
+    stage.work.take_now();
     let counts = || {
         let groups = ["Draining", "Drifted", "Normal", "Waiting", "Protected"];
         groups.map(|group| stage.metric(&format!("nodes{{group=\"{group}\"}}")))
@@ -195,14 +220,14 @@ async fn nodes_are_counted_by_group_as_long_as_this_replica_leads() {
     assert_eq!(counts(), expected);
     let passes = |result: &str| stage.metric(&format!("passes_total{{result=\"{result}\"}}"));
     assert_eq!((passes("Ranked").as_deref(), passes("Unchanged")), (Some("1"), None));
-    stage.work.take();
+    stage.work.take_now();
     assert_eq!((passes("Ranked").as_deref(), passes("Unchanged").as_deref()), (Some("1"), Some("1")));
     stage.work.observe(false);
     assert_eq!(counts(), [const { None }; 5]);
-    stage.work.take();
+    stage.work.take_now();
     assert_eq!(counts(), [const { None }; 5]);
     stage.work.observe(true);
     stage.work.touch_all();
-    stage.work.take();
+    stage.work.take_now();
     assert_eq!(counts(), expected, "though nothing has changed");
 }

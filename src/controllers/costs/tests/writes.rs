@@ -6,7 +6,7 @@ use super::*;
 async fn each_pod_whose_value_differs_gets_it_in_one_patch_and_then_nothing_is_written() {
     let stage = stage().await;
     stage.meddle("web-2", &json!({COST: "77"}));
-    let taken = stage.work.take();
+    let taken = stage.work.take_now();
     assert_eq!(
         taken,
         keys(&["api-1", "api-2", "api-3", "web-1", "web-3", "web-4", "web-5"]),
@@ -56,7 +56,7 @@ async fn one_nodes_change_is_written_to_that_nodes_pods_alone() {
 #[tokio::test]
 async fn a_pod_is_left_alone_until_our_own_write_is_seen() {
     let stage = stage().await;
-    stage.work.take();
+    stage.work.take_now();
     assert_eq!(stage.look("web-1").await, (1, None));
     for _ in 0..3 {
         assert_eq!(stage.look("web-1").await, (0, Some(2)), "it would only meet a conflict");
@@ -68,7 +68,7 @@ async fn a_pod_is_left_alone_until_our_own_write_is_seen() {
 #[tokio::test]
 async fn who_wrote_in_between_is_met_by_a_new_decision() {
     let stage = stage().await;
-    stage.work.take();
+    stage.work.take_now();
     for (name, theirs, decided) in [("web-1", json!({COST: "5"}), 0), ("web-2", json!({"note": "x"}), 1)] {
         stage.stored.lock().write(name, &json!({"metadata": {"annotations": theirs}}));
         assert_eq!(stage.look(name).await, (1, Some(2)), "{name}: a conflict");
@@ -80,20 +80,20 @@ async fn who_wrote_in_between_is_met_by_a_new_decision() {
     assert_eq!(stage.annotations("web-2")[COST], stage.rank("n2").to_string());
     assert_eq!(stage.metric("writes_total{result=\"Conflict\"}").as_deref(), Some("2"));
     assert_eq!(stage.metric("conflicts_total").as_deref(), Some("0"));
-    stage.work.take();
+    stage.work.take_now();
     assert_eq!(stage.events().await.iter().filter(|(reason, _)| reason == "DeletionCostConflict").count(), 0);
 }
 
 #[tokio::test]
 async fn another_pod_of_that_name_is_not_written() {
     let stage = stage().await;
-    stage.work.take();
+    stage.work.take_now();
     stage.stored.lock().pods.get_mut("web-1").unwrap()["metadata"]["uid"] = json!("next");
     assert_eq!(stage.look("web-1").await, (1, Some(2)));
     assert_eq!(stage.annotations("web-1"), Value::Null);
     stage.see("web-1");
     assert_eq!(stage.look("web-1").await, (0, None), "what it is to carry is not decided yet");
-    assert!(stage.work.take().contains(&key("web-1")));
+    assert!(stage.work.take_now().contains(&key("web-1")));
     assert_eq!(stage.look("web-1").await, (1, None));
     assert_eq!(stage.patches()[1].body["metadata"]["uid"], "next");
 }
@@ -110,13 +110,121 @@ async fn a_pod_whose_patch_fails_is_looked_at_again_as_soon_as_that_makes_sense(
     ];
     for (label, trouble, seconds) in table {
         let stage = stage().await;
-        stage.work.take();
+        stage.work.take_now();
         stage.stored.lock().trouble = Some(trouble);
         assert_eq!(stage.look("web-1").await, (1, Some(seconds)), "{label}");
         assert_eq!(stage.metric(&format!("writes_total{{result=\"{label}\"}}")).as_deref(), Some("1"));
         stage.stored.lock().trouble = None;
         assert_eq!(stage.look("web-1").await, (1, None), "{label}: nothing is awaited of a write that failed");
     }
+}
+
+#[tokio::test]
+async fn a_pod_whose_patch_fails_again_and_again_waits_longer_each_time() {
+    let table: [(Reply, &[i64]); 2] = [
+        (Reply::Status(500, "etcdserver: request timed out"), &[2, 4, 8, 16, 30, 30]),
+        (Reply::Status(403, "admission webhook \"w\" denied the request"), &[15, 30, 60, 120, 240, 300, 300]),
+    ];
+    let stage = stage().await;
+    stage.work.take_now();
+    for (trouble, pauses) in table {
+        stage.stored.lock().trouble = Some(trouble.clone());
+        for pause in pauses {
+            assert_eq!(stage.look("web-1").await, (1, Some(*pause)), "{trouble:?}");
+        }
+        assert_eq!(stage.look("web-2").await, (1, Some(pauses[0])), "another pod's own");
+        stage.stored.lock().trouble = None;
+        for name in ["web-1", "web-2"] {
+            assert_eq!(stage.look(name).await, (1, None), "{trouble:?}");
+            stage.meddle(name, &json!({COST: null}));
+        }
+        stage.work.take_now();
+    }
+}
+
+#[tokio::test]
+async fn without_the_right_to_write_one_pod_is_tried_now_and_then_and_it_is_told_once() {
+    let stage = stage().await;
+    let missing = "pods \"web\" is forbidden: User \"belay\" cannot patch resource \"pods\" in API group \"\"";
+    let taken = stage.work.take_now();
+    stage.events().await;
+    stage.stored.lock().trouble = Some(Reply::Status(403, missing));
+    for (seconds, next) in [(0, 5), (5, 10), (10, 20), (20, 40)] {
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+        tokio::time::resume();
+        let mut patches = 0;
+        for key in &taken {
+            let (count, wake) = stage.look(&key.name).await;
+            assert_eq!(wake, Some(next), "{key}");
+            patches += count;
+        }
+        assert_eq!(patches, 1, "of {} pods, after {seconds} s", taken.len());
+        stage.work.take_now();
+    }
+    assert_eq!(stage.metric("writes_total{result=\"Forbidden\"}").as_deref(), Some("4"));
+    let told = stage.told().await;
+    let notes: Vec<_> = told.iter().map(|event| (text(&event["reason"]), text(&event["note"]))).collect();
+    let [(reason, note)] = notes.as_slice() else { panic!("{notes:?}") };
+    assert_eq!(reason, "RankingFailed");
+    assert!(note.contains("cannot patch resource \"pods\"") && note.contains("grant it"), "{note}");
+    // It is granted.
+    stage.stored.lock().trouble = None;
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(40)).await;
+    tokio::time::resume();
+    assert_eq!(stage.look_at_all(&taken).await, taken);
+    assert_eq!(stage.events().await, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_are_looked_at_once_in_so_long_whatever_wakes_the_loop() {
+    let stage = stage().await;
+    let passes = |result: &str| stage.metric(&format!("passes_total{{result=\"{result}\"}}"));
+    let began = Instant::now();
+    stage.work.changed().await;
+    assert_eq!(began.elapsed(), GATHER, "what comes together is gathered");
+    assert_eq!(stage.work.take(), keys(&RANKED));
+    for _ in 0..50 {
+        assert_eq!(stage.work.take(), keys(&[]), "as after a write");
+    }
+    assert_eq!((passes("Ranked").as_deref(), passes("Unchanged")), (Some("1"), None));
+    // Writes that end break the wait for a change off, and it is neither forgotten nor put off.
+    tokio::time::advance(GATHER * 2).await;
+    assert_eq!(stage.work.take(), keys(&[]));
+    assert_eq!(passes("Unchanged").as_deref(), Some("1"));
+    let began = Instant::now();
+    stage.see_node("n2", &json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}}}));
+    for _ in 0..4 {
+        tokio::select! {
+            () = stage.work.changed() => panic!("too soon, after {:?}", began.elapsed()),
+            () = tokio::time::sleep(GATHER / 5) => {}
+        }
+        assert_eq!(stage.work.take(), keys(&[]));
+    }
+    stage.work.changed().await;
+    assert_eq!(began.elapsed(), GATHER);
+    assert_eq!(passes("Ranked").as_deref(), Some("1"));
+    stage.work.take();
+    assert_eq!(passes("Ranked").as_deref(), Some("2"));
+    stage.work.touch_all();
+    assert!(!stage.work.take().is_empty(), "where everything is to be looked at nothing is waited for");
+}
+
+#[tokio::test]
+async fn a_value_that_is_too_low_goes_before_one_that_is_too_high() {
+    let stage = stage().await;
+    let urgent = || RANKED.into_iter().filter(|name| stage.work.is_urgent(&key(name))).collect::<Vec<_>>();
+    let taken = stage.work.take_now();
+    assert_eq!(urgent(), [""; 0], "none stands yet, which reads as the highest");
+    stage.look_at_all(&taken).await;
+    stage.see_node("n1", &json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}}}));
+    let taken = stage.work.take_now();
+    assert_eq!(urgent(), ["api-1", "web-1"], "their node is to stay now");
+    stage.look_at_all(&taken).await;
+    stage.see_node("n1", &json!({}));
+    assert!(stage.work.take_now().is_superset(&keys(&["api-1", "web-1"])));
+    assert_eq!(urgent().iter().filter(|name| ["api-1", "web-1"].contains(name)).count(), 0, "and may go again");
 }
 
 #[tokio::test]
@@ -132,7 +240,7 @@ async fn what_is_removed_is_put_back_twice_and_then_given_up() {
     // A write that fails is no answer to a removal, and the same removal is counted once.
     stage.stored.lock().trouble = Some(Reply::Status(500, "etcdserver: leader changed"));
     stage.meddle("web-1", &json!({COST: null}));
-    stage.work.take();
+    stage.work.take_now();
     for _ in 0..3 {
         stage.look("web-1").await;
     }
@@ -165,7 +273,7 @@ async fn removals_are_a_pods_own_and_forgotten_with_it() {
     assert_eq!(stage.annotations("web-1"), ours(stage.rank("n1")));
     let pod = serde_json::from_value(stage.stored.lock().pods["web-1"].clone()).unwrap();
     CostSink(Some(stage.work.costs.clone())).delete(project_cost::pod(&pod, &LeftOut::default(), Clock::wall()));
-    stage.work.take();
+    stage.work.take_now();
     assert!(stage.work.remembered.removals.lock().is_empty());
     assert_eq!(stage.look("web-1").await, (0, None));
 }
@@ -174,7 +282,7 @@ async fn removals_are_a_pods_own_and_forgotten_with_it() {
 async fn nothing_is_written_while_something_cannot_be_watched_and_everything_is_looked_at_after() {
     let health = Health::new("poddisruptionbudgets", Gauge::default());
     let stage = stage_with(vec![health.clone()], 1000).await;
-    assert_eq!(stage.work.take(), keys(&RANKED), "found before the trouble began");
+    assert_eq!(stage.work.take_now(), keys(&RANKED), "found before the trouble began");
     health.note("poddisruptionbudgets is forbidden", true);
     assert_eq!(stage.look("web-1").await, (0, None));
     assert_eq!(stage.work_off().await, keys(&[]));
@@ -185,7 +293,7 @@ async fn nothing_is_written_while_something_cannot_be_watched_and_everything_is_
 #[tokio::test]
 async fn who_does_not_lead_writes_nothing() {
     let stage = stage().await;
-    let taken = stage.work.take();
+    let taken = stage.work.take_now();
     stage.leadership.lose();
     for key in &taken {
         assert_eq!(stage.look(&key.name).await, (0, Some(2)), "{key}");
@@ -226,7 +334,6 @@ async fn a_new_leader_looks_at_everything_and_who_loses_the_lead_stops() {
 
     leadership.win();
     until("all pods have their value", &|| stored.lock().patches.len() == 8).await;
-    until("the order is told", &|| stored.lock().events.len() == 1).await;
     leadership.lose();
     until("nobody is told how many nodes there are", &|| !metrics.encode().unwrap().contains("deletion_cost_nodes{"))
         .await;
@@ -245,6 +352,7 @@ async fn a_new_leader_looks_at_everything_and_who_loses_the_lead_stops() {
     stop.cancel();
     tokio::time::timeout(PATIENCE, running).await.expect("it goes on").unwrap();
     assert_eq!(stored.lock().patches.len(), 11);
+    assert_eq!(stored.lock().events.len(), 0, "each lead found the order as it is");
 }
 
 #[tokio::test]
@@ -252,7 +360,7 @@ async fn writes_keep_to_a_rate_of_their_own_and_what_has_to_wait_is_decided_only
     use futures::FutureExt as _;
 
     let stage = stage_with(Vec::new(), 1).await;
-    stage.work.take();
+    stage.work.take_now();
     // Twice as many as in a second may come at once.
     for name in ["web-1", "web-2"] {
         assert_eq!(stage.look(name).await, (1, None));

@@ -1,0 +1,117 @@
+//! What people are told of deletion costs: the order, and who is yielded to.
+
+use std::collections::BTreeMap;
+
+use belay_decide::action::{Event, Reference};
+use belay_decide::cost::cluster::{Cluster, Scope, Stance};
+use belay_decide::cost::{Group, Verdict};
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Loop, OwnPod};
+
+/// A new order is told at most so often: in a cluster that scales all day, every minute is often enough to read.
+const TOLD_EVERY: SignedDuration = SignedDuration::from_mins(1);
+
+impl Loop {
+    pub(super) fn about_own_pod(
+        &self,
+        warning: bool,
+        reason: &'static str,
+        action: &'static str,
+        note: String,
+    ) -> Event {
+        let OwnPod { namespace, name, uid } = &self.own_pod;
+        let regarding = Reference::pod(name, uid);
+        Event { namespace: namespace.clone(), regarding, related: None, warning, reason, action, note }
+    }
+
+    /// Tells of a new order, if there is one and the last was told long enough ago.
+    pub(super) fn tell_order(&self, now: Timestamp) {
+        let mut told = self.remembered.told.lock();
+        if told.at.is_some_and(|at| now.duration_since(at) < TOLD_EVERY) {
+            return;
+        }
+        let note = self.costs.read(|cluster| {
+            let ranking = cluster.ranking();
+            if ranking.order().eq(told.order.iter().map(|name| &**name)) {
+                return None;
+            }
+            told.order = ranking.order().map(Into::into).collect();
+            Some(describe(cluster))
+        });
+        let Some(note) = note else { return };
+        told.at = Some(now);
+        tracing::info!(order = %note, "nodes ranked");
+        self.shared.applier.tell_news(&self.about_own_pod(false, "RankingCompleted", "Rank", note));
+    }
+
+    pub(super) fn tell_stance(&self, stance: &Stance) {
+        let object = self.costs.read(|cluster| match &stance.scope {
+            Scope::Node(node) => Some((String::new(), Reference::node(node))),
+            Scope::Set(uid) => {
+                let set = cluster.set(uid)?;
+                Some((set.namespace.to_string(), Reference::replica_set(&set.name, &set.uid)))
+            }
+        });
+        let Some((namespace, regarding)) = object else { return };
+        let name = format!("{} {}", regarding.kind, regarding.name);
+        let (reason, note) = match stance.until {
+            Some(until) => {
+                tracing::warn!(object = %name, %until, "another controller writes deletion costs here; standing down");
+                let note = format!(
+                    "Another controller rewrites deletion costs here: Belay writes none until it has been still for a \
+                     while, at the earliest at {until:.0}"
+                );
+                ("DeletionCostStoodDown", note)
+            }
+            None => {
+                tracing::info!(object = %name, "no other controller writes deletion costs here any more");
+                ("DeletionCostResumed", "No other controller rewrites deletion costs here any more".to_owned())
+            }
+        };
+        let warning = stance.until.is_some();
+        let event = Event { namespace, regarding, related: None, warning, reason, action: "Yield", note };
+        self.shared.applier.tell_news(&event);
+    }
+}
+
+/// How many nodes are in each group.
+pub(super) fn groups(cluster: &Cluster) -> [(&'static str, i64); 5] {
+    let mut counts = [("Draining", 0), ("Drifted", 0), ("Normal", 0), ("Waiting", 0), ("Protected", 0)];
+    for (_, verdict) in cluster.ranking().verdicts() {
+        let at = match verdict {
+            Verdict::Ranked(ranked) => match ranked.group {
+                Group::Draining => 0,
+                Group::Drifted => 1,
+                Group::Normal => 2,
+            },
+            Verdict::Waiting { .. } => 3,
+            Verdict::Protected(_) => 4,
+        };
+        counts[at].1 += 1;
+    }
+    counts
+}
+
+/// How many nodes the note of an Event names.
+const NAMED: usize = 5;
+
+/// The order for people.
+pub(super) fn describe(cluster: &Cluster) -> String {
+    let ranking = cluster.ranking();
+    let mut groups: BTreeMap<Group, usize> = BTreeMap::new();
+    for (_, verdict) in ranking.verdicts() {
+        if let Verdict::Ranked(ranked) = verdict {
+            *groups.entry(ranked.group).or_default() += 1;
+        }
+    }
+    let count: usize = groups.values().sum();
+    if count == 0 {
+        return "No node is to empty: none may be ranked".to_owned();
+    }
+    let groups: Vec<_> =
+        groups.iter().map(|(group, count)| format!("{count} {}", format!("{group:?}").to_lowercase())).collect();
+    let first: Vec<_> = ranking.order().take(NAMED).collect();
+    let more = if count > NAMED { ", …" } else { "" };
+    format!("{count} nodes ranked ({}); first to empty: {}{more}", groups.join(", "), first.join(", "))
+}
