@@ -87,8 +87,8 @@ pub fn pod(pod: &PodSubset, left_out: &LeftOut, now: Timestamp) -> KnownPod {
     // What a busy rule writes is as good as a user's: ranks do not touch it.
     let standing = match standing {
         standing if !left_out.writes_cost(&namespace, meta) => standing,
-        Standing::Ours(value) | Standing::Theirs { value, .. } => Standing::Theirs { value, replaced: false },
-        Standing::Absent | Standing::Stripped(_) | Standing::GivenUp => Standing::GivenUp,
+        Standing::Theirs { value, .. } => Standing::Theirs { value, replaced: false },
+        mine => Standing::OtherPart(mine.effective()),
     };
     let ready = condition(&pod.status.conditions, "Ready");
     let ready_since = ready.and_then(|ready| ready.last_transition_time.as_ref()).map(|time| time.0);

@@ -51,7 +51,7 @@ pub fn withheld(set: &SetView, pods: &[&CostPod]) -> Option<Withheld> {
     if set.stood_down {
         return Some(Withheld::StoodDown);
     }
-    let steers = |pod: &CostPod| matches!(pod.standing, Standing::Theirs { value, .. } if value < 0);
+    let steers = |pod: &CostPod| !pod.standing.is_open() && pod.standing.effective() < 0;
     let steering = pods.iter().filter(|pod| pod.is_active() && steers(pod));
     steering.map(|pod| pod.name.clone()).min().map(|pod| Withheld::Steered { pod })
 }

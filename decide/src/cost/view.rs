@@ -182,6 +182,9 @@ pub enum Standing {
     },
     /// There is none, and Belay has given up writing one.
     GivenUp,
+    /// Another part of Belay sees to it, and wrote this; 0 where there is none. Ranks leave it alone like somebody
+    /// else's, but it is no sign of another controller.
+    OtherPart(i32),
 }
 
 impl Standing {
@@ -203,7 +206,7 @@ impl Standing {
     /// The value that Kubernetes sorts by.
     pub fn effective(self) -> i32 {
         match self {
-            Self::Ours(value) | Self::Theirs { value, .. } => value,
+            Self::Ours(value) | Self::Theirs { value, .. } | Self::OtherPart(value) => value,
             Self::Absent | Self::Stripped(_) | Self::GivenUp => 0,
         }
     }
@@ -212,13 +215,13 @@ impl Standing {
     pub fn written(self) -> Option<i32> {
         match self {
             Self::Ours(value) | Self::Stripped(value) => Some(value),
-            Self::Absent | Self::Theirs { .. } | Self::GivenUp => None,
+            Self::Absent | Self::Theirs { .. } | Self::GivenUp | Self::OtherPart(_) => None,
         }
     }
 
     /// Belay may write a value here.
     pub fn is_open(self) -> bool {
-        !matches!(self, Self::Theirs { .. } | Self::GivenUp)
+        !matches!(self, Self::Theirs { .. } | Self::GivenUp | Self::OtherPart(_))
     }
 
     /// There is something to write, or a record to give up, where this value is desired. Exactly then
@@ -229,7 +232,7 @@ impl Standing {
             Self::Ours(value) => desired != Some(value),
             Self::Stripped(_) => true,
             Self::Theirs { replaced, .. } => replaced,
-            Self::GivenUp => false,
+            Self::GivenUp | Self::OtherPart(_) => false,
         }
     }
 }

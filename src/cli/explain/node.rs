@@ -245,7 +245,7 @@ fn removal(pod: &CostPod, desired: &BTreeMap<&str, Option<i32>>, interchangeable
         cost: pod.standing.effective(),
         owner: match pod.standing {
             Standing::Ours(_) | Standing::Stripped(_) => "Belay",
-            Standing::Theirs { .. } | Standing::GivenUp => "Other",
+            Standing::Theirs { .. } | Standing::GivenUp | Standing::OtherPart(_) => "Other",
             Standing::Absent => "Nobody",
         },
         about_to_be: changes.then(|| desired.map_or_else(|| "(removed)".to_owned(), |value| value.to_string())),

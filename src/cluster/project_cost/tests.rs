@@ -161,13 +161,13 @@ fn whose_a_value_is_the_record_says_and_a_busy_rule_that_writes_costs_as_a_user_
     let given_up = json!({COST: null}).to_string();
     // Annotations; whose the value is where ranks are its only writer; and where a busy rule writes it.
     let table = [
-        ("nothing", json!({}), Standing::Absent, Standing::GivenUp),
+        ("nothing", json!({}), Standing::Absent, Standing::OtherPart(0)),
         ("a user's", json!({COST: "100"}), theirs(100, false), theirs(100, false)),
         ("a user's that is no number", json!({COST: "low"}), theirs(0, false), theirs(0, false)),
-        ("ours", json!({COST: "-9", MANAGED: record("-9")}), Standing::Ours(-9), theirs(-9, false)),
+        ("ours", json!({COST: "-9", MANAGED: record("-9")}), Standing::Ours(-9), Standing::OtherPart(-9)),
         ("ours, replaced", json!({COST: "5", MANAGED: record("-9")}), theirs(5, true), theirs(5, false)),
-        ("ours, taken away", json!({MANAGED: record("-9")}), Standing::Stripped(-9), Standing::GivenUp),
-        ("given up", json!({MANAGED: given_up}), Standing::GivenUp, Standing::GivenUp),
+        ("ours, taken away", json!({MANAGED: record("-9")}), Standing::Stripped(-9), Standing::OtherPart(0)),
+        ("given up", json!({MANAGED: given_up}), Standing::GivenUp, Standing::OtherPart(0)),
         (
             "a record of other keys",
             json!({COST: "-9", MANAGED: "{\"x\":\"-9\"}"}),

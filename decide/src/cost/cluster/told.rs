@@ -50,7 +50,7 @@ impl Cluster {
             (Some(Standing::Theirs { value: old, .. }), Standing::Theirs { value, .. }) if old != value => false,
             (Some(Standing::Theirs { .. }), _) => return,
             (Some(Standing::Ours(_)), Standing::Stripped(_)) | (_, Standing::Theirs { replaced: true, .. }) => true,
-            (Some(Standing::Absent | Standing::GivenUp), Standing::Theirs { .. }) => false,
+            (Some(Standing::Absent | Standing::GivenUp | Standing::OtherPart(_)), Standing::Theirs { .. }) => false,
             _ => return,
         };
         let sign = Sign { pod: &pod.uid, node: pod.node.as_deref(), set, against_us };

@@ -27,6 +27,7 @@ fn standing() -> impl Strategy<Value = Standing> {
         1 => any_value.clone().prop_map(Standing::Stripped),
         1 => (0..100, any::<bool>()).prop_map(|(value, replaced)| Standing::Theirs { value, replaced }),
         1 => Just(Standing::GivenUp),
+        1 => (-100..100).prop_map(Standing::OtherPart),
     ]
 }
 
@@ -278,7 +279,7 @@ proptest! {
         for pod in &mut world.pods {
             pod.priority = 0;
             pod.standing = match pod.standing {
-                Standing::Theirs { .. } | Standing::GivenUp => Standing::Absent,
+                Standing::Theirs { .. } | Standing::GivenUp | Standing::OtherPart(_) => Standing::Absent,
                 other => other,
             };
         }

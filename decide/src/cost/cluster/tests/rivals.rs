@@ -240,6 +240,28 @@ fn nothing_of_our_own_is_a_sign() {
 }
 
 #[test]
+fn what_another_part_of_belay_writes_makes_no_while_longer() {
+    let (mut api, mut cluster) = shop_at_rest();
+    for name in ["web-001", "web-002", "web-003"] {
+        strip(&mut api, &mut cluster, name);
+    }
+    let until = cluster.look(api.now).stances[0].until.expect("it stands down");
+    let name = shop("web-004");
+    for value in [0, 100, 0, 200] {
+        api.now += SignedDuration::from_secs(60);
+        api.change(&name, |known| known.pod.standing = Standing::OtherPart(value));
+        api.tell_pod(&mut cluster, &name);
+        cluster.look(api.now);
+        assert_eq!(cluster.rivals.next(), Some(until), "{value}");
+        assert_eq!(cluster.asked_of("shop", "web-004"), None);
+    }
+    // Somebody else's is one there as well.
+    api.now += SignedDuration::from_secs(60);
+    rewrite(&mut api, &mut cluster, "web-004", "-7");
+    assert_eq!(cluster.rivals.next(), Some(api.now + STAND_DOWN));
+}
+
+#[test]
 fn a_value_that_was_never_ours_is_no_sign() {
     let (mut api, mut cluster) = shop_at_rest();
     for number in 0..5 {
