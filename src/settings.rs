@@ -28,7 +28,8 @@ pub struct Settings {
     pub default_policy: DefaultPolicy,
     /// How long a completed hold is kept.
     pub history_ttl: SignedDuration,
-    /// Nodes are ranked, so deletion costs are not left to busy rules alone.
+    /// Nodes are ranked, so deletion costs are not left to busy rules alone. As it was at the start, when it was decided
+    /// whether they are: a leader that is about to be replaced must not take off what it writes itself.
     pub costs_are_ranked: bool,
 }
 
@@ -70,7 +71,8 @@ pub async fn follow(
         match read.and_then(|text| Config::parse(&path, &text)) {
             Ok(config) if config == current => reported = None,
             Ok(config) => {
-                settings.store(Arc::new(Settings::of(&config, &own_namespace)));
+                let costs_are_ranked = settings.load().costs_are_ranked;
+                settings.store(Arc::new(Settings { costs_are_ranked, ..Settings::of(&config, &own_namespace) }));
                 changed();
                 let fixed = Config { eviction_hold: config.eviction_hold.clone(), ..current.clone() } != config;
                 if fixed {
@@ -90,6 +92,33 @@ pub async fn follow(
                 }
                 reported = Some(error);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_file_changes_what_holds_read_and_not_whether_nodes_are_ranked() {
+        let text = |hold: bool, cost: bool| {
+            format!("{}evictionHold: {{enabled: {hold}}}\ndeletionCost: {{enabled: {cost}}}\n", testing::NEEDED)
+        };
+        for ranked in [false, true] {
+            let path = std::env::temp_dir().join(format!("belay-settings-{}-{ranked}.yaml", std::process::id()));
+            std::fs::write(&path, text(true, ranked)).unwrap();
+            let config = Config::load(&path).unwrap();
+            let settings = Arc::new(ArcSwap::from_pointee(Settings::of(&config, "belay-system")));
+            assert_eq!((settings.load().hold_enabled, settings.load().costs_are_ranked), (true, ranked));
+            std::fs::write(&path, text(false, !ranked)).unwrap();
+            let stop = CancellationToken::new();
+            let stopping = stop.clone();
+            follow(path.clone(), config, "belay-system".into(), Arc::clone(&settings), move || stopping.cancel(), stop)
+                .await;
+            std::fs::remove_file(&path).unwrap();
+            assert_eq!((settings.load().hold_enabled, settings.load().costs_are_ranked), (false, ranked));
         }
     }
 }

@@ -9,7 +9,7 @@ pub(crate) use api_server::{ApiServer, Asked, Reply};
 use crate::config::{Config, Selects};
 
 /// What every configuration must have.
-const NEEDED: &str = "certs: {secretName: ca, dnsNames: [belay.svc]}
+pub(crate) const NEEDED: &str = "certs: {secretName: ca, dnsNames: [belay.svc]}
 webhookConfigurations: {validating: b, mutating: b}
 ";
 
