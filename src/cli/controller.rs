@@ -14,7 +14,7 @@ use crate::cluster::apply::Applier;
 use crate::cluster::index::Index;
 use crate::cluster::lease::{self, Leadership};
 use crate::cluster::trust::Trust;
-use crate::cluster::watch::{Health, synced};
+use crate::cluster::watch::{Health, settled, synced};
 use crate::config::Config;
 use crate::controllers::costs::OwnPod;
 use crate::controllers::work::Written;
@@ -55,7 +55,8 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     let election = tasks.spawn("leader election", {
         let (client, namespace) = (client.clone(), args.namespace.clone());
         let identity = identity(args.pod_name.as_deref());
-        elect(client, namespace, identity, config.clone(), Arc::clone(&leadership), resign.clone(), health.clone())
+        let seen = (health.clone(), costs.iter().flat_map(|filled| filled.health.clone()).collect());
+        elect(client, namespace, identity, config.clone(), Arc::clone(&leadership), resign.clone(), seen)
     });
     let trust = Trust::watch(&watches, &args.namespace, &config);
     let applier = Applier::start(
@@ -125,7 +126,8 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
 }
 
 /// Takes part in the election, as soon as there is something to be seen: a replica that sees nothing must not keep one
-/// that does from leading.
+/// that does from leading. What only deletion costs read is waited for until it is known whether it can
+/// be seen.
 async fn elect(
     client: Client,
     namespace: String,
@@ -133,9 +135,9 @@ async fn elect(
     config: Config,
     leadership: Arc<Leadership>,
     resign: CancellationToken,
-    health: Vec<Health>,
+    (health, costs): (Vec<Health>, Vec<Health>),
 ) {
-    if synced(&health, &resign).await {
+    if synced(&health, &resign).await && settled(costs.iter(), &resign).await {
         let timing = config.timing();
         lease::run(client, namespace, config.leader_election.lease_name, identity, timing, leadership, resign).await;
     }

@@ -49,15 +49,31 @@ impl Purpose {
     }
 }
 
+/// The watches of what several capabilities read, by who does.
+#[derive(Default)]
+pub(super) struct Reading {
+    /// What decisions about evictions read: nothing is decided before these have been complete.
+    pub(super) holds: Vec<Health>,
+    /// What deletion costs are made of: the rest goes on without.
+    pub(super) costs: Vec<Health>,
+}
+
+impl Reading {
+    fn add(&mut self, health: Health, holds: bool, costs: bool) {
+        self.costs.extend(costs.then(|| health.clone()));
+        self.holds.extend(holds.then_some(health));
+    }
+}
+
 /// Watches everything that decisions about evictions read, for handovers or for busy pods alone, and the pods, nodes and
 /// ReplicaSets that deletion costs are made of: each kind once, whoever reads it.
-pub(super) fn fill(watches: &Watches, index: &Index, purpose: &Purpose) -> Vec<Health> {
+pub(super) fn fill(watches: &Watches, index: &Index, purpose: &Purpose) -> Reading {
     let client = || watches.client.clone();
     let index = || IndexSink(index.clone());
     let both = || Pair(index(), CostSink(purpose.costs.clone()));
     let config = watcher::Config::default;
     let (handovers, holds, costs) = (purpose.handovers, purpose.holds, purpose.costs.is_some());
-    let mut health = Vec::new();
+    let mut reading = Reading::default();
     if holds || costs {
         let (left_out, labels) = (purpose.left_out.clone(), Pool::default());
         let project = move |pod: &PodSubset| {
@@ -68,31 +84,31 @@ pub(super) fn fill(watches: &Watches, index: &Index, purpose: &Purpose) -> Vec<H
             });
             Some((holds.then(|| project::pod(pod, costs)), cost))
         };
-        health.push(watches.start("pods", Api::all(client()), config(), project, both()));
+        reading.add(watches.start("pods", Api::all(client()), config(), project, both()), holds, costs);
     }
     if handovers || costs {
         let project = move |node: &NodeSubset| {
             let cost = costs.then(|| project_cost::node(node, Clock::wall()));
             Some((handovers.then(|| project::node(node)), cost))
         };
-        health.push(watches.start("nodes", Api::all(client()), config(), project, both()));
+        reading.add(watches.start("nodes", Api::all(client()), config(), project, both()), handovers, costs);
         let project = move |set: &ReplicaSetSubset| {
             let cost = costs.then(|| project_cost::set(set));
             Some((handovers.then(|| project::replica_set(set)), cost))
         };
-        health.push(watches.start("ReplicaSets", Api::all(client()), config(), project, both()));
+        reading.add(watches.start("ReplicaSets", Api::all(client()), config(), project, both()), handovers, costs);
     }
     if holds {
-        health.push(watches.start("EvictionHolds", Api::all(client()), config(), hold, index()));
+        reading.holds.push(watches.start("EvictionHolds", Api::all(client()), config(), hold, index()));
     }
     if handovers {
         let project = |deployment: &DeploymentSubset| Some(project::deployment(deployment));
-        health.extend([
+        reading.holds.extend([
             watches.start("Deployments", Api::all(client()), config(), project, index()),
             watches.start("HandoverPolicies", Api::all(client()), config(), |object| Some(policy(object)), index()),
         ]);
     }
-    health
+    reading
 }
 
 /// Watches what deletion costs read besides: budgets, and what Karpenter says where it is installed.

@@ -112,10 +112,11 @@ impl Process {
         let rules = config.rules(&args.namespace);
         let costs = cluster.map(Costs::new);
         let purpose = Purpose::of(&config, costs.clone(), LeftOut::of(rules.clone(), &selects, index.rules()));
-        let health = fill(&watches, &index, &purpose);
+        let reading = fill(&watches, &index, &purpose);
+        let health = reading.holds;
         let costs = costs.map(|costs| {
             let besides = fill_costs(&watches, &resources, &costs);
-            let health = health.iter().cloned().chain(besides).collect();
+            let health = reading.costs.into_iter().chain(besides).collect();
             Filled { costs, health, left_out: purpose.left_out }
         });
         let rule_health = fill_busy(&watches, &index, &resources, &selects, &rules);
@@ -155,8 +156,8 @@ impl Process {
 }
 
 /// What must be so for a server to be ready: it is not ending, and its caches are filled. Those of what busy rules ask
-/// and deletion costs read are waited for only until it is known that they cannot be filled, such as for want of a right: one wrong rule must
-/// not take down the rest.
+/// and deletion costs read are waited for only until it is known that they cannot be filled, such as for want of a
+/// right: one wrong rule must not take down the rest.
 pub(super) fn conditions(
     terminate: &CancellationToken,
     health: Vec<Health>,

@@ -181,19 +181,21 @@ fn one_of_each(asked: &Asked) -> Reply {
 async fn each_kind_that_a_capability_reads_is_listed_once_whoever_reads_it_and_no_other() {
     const ALL: &[&str] = &["pods", "nodes", "replicasets", "evictionholds", "deployments", "handoverpolicies"];
     const COSTS: &[&str] = &["poddisruptionbudgets", "nodeclaims", "nodepools"];
-    // Eviction hold, busy hints, deletion costs.
-    let table: [(bool, bool, bool, &[&str]); 8] = [
+    const RANKED: &[&str] = &["pods", "nodes", "replicasets"];
+    const BUSY: &[&str] = &["pods", "evictionholds"];
+    // Eviction hold, busy hints, deletion costs; what is listed, and without which of it nothing is decided.
+    let table: [(bool, bool, bool, &[&str], &[&str]); 8] = [
         // The webhook still answers, and is ready.
-        (false, false, false, ALL),
-        (true, false, false, ALL),
-        (false, true, false, &["pods", "evictionholds"]),
-        (true, true, false, ALL),
-        (false, false, true, &["pods", "nodes", "replicasets"]),
-        (true, false, true, ALL),
-        (false, true, true, &["pods", "nodes", "replicasets", "evictionholds"]),
-        (true, true, true, ALL),
+        (false, false, false, ALL, ALL),
+        (true, false, false, ALL, ALL),
+        (false, true, false, BUSY, BUSY),
+        (true, true, false, ALL, ALL),
+        (false, false, true, RANKED, &[]),
+        (true, false, true, ALL, ALL),
+        (false, true, true, &["pods", "nodes", "replicasets", "evictionholds"], BUSY),
+        (true, true, true, ALL, ALL),
     ];
-    for (hold, busy, cost, expected) in table {
+    for (hold, busy, cost, expected, needed) in table {
         for has_karpenter in [true, false] {
             let label = format!("hold {hold}, busy {busy}, cost {cost}, Karpenter {has_karpenter}");
             let api = ApiServer::serving(if has_karpenter { KARPENTER } else { &[] }, one_of_each).await;
@@ -214,8 +216,11 @@ async fn each_kind_that_a_capability_reads_is_listed_once_whoever_reads_it_and_n
             let left_out = LeftOut::of(config.rules("belay-system"), &[], &[]);
             let purpose = Purpose::of(&config, costs.clone(), left_out);
             let index = Index::new(Vec::new());
-            let mut health = fill(&watches, &index, &purpose);
-            assert_eq!(health.len(), expected.len(), "{label}");
+            let Reading { holds, costs: of_costs } = fill(&watches, &index, &purpose);
+            let names = |health: &[Health]| health.iter().map(|one| one.what.to_lowercase()).collect::<Vec<_>>();
+            assert_eq!(names(&holds), needed, "{label}");
+            assert_eq!(names(&of_costs), if cost { RANKED } else { &[] }, "{label}");
+            let mut health = [holds, of_costs].concat();
             if let Some(costs) = &costs {
                 health.extend(fill_costs(&watches, &Resources::default(), costs));
             }
