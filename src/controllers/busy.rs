@@ -221,7 +221,7 @@ fn is_ending(status: &HoldStatus) -> bool {
 }
 
 fn failed(key: &PodKey, error: &ApplyError, now: Timestamp) -> Timestamp {
-    work::pod_failed(key, "hints or hold not brought up to date", error, 0, now)
+    work::pod_failed(key, "hints or hold", error, 0, now)
 }
 
 impl Work for Loop {

@@ -155,10 +155,10 @@ impl Loop {
         let mut told = self.remembered.told.lock();
         if told.trouble != trouble {
             if let Some(trouble) = &trouble {
-                tracing::warn!("{trouble}");
+                tracing::warn!(error = %trouble, "no deletion cost is written");
                 self.shared.applier.tell_news(&self.about_own_pod(true, "RankingFailed", "Rank", trouble.clone()));
             } else {
-                tracing::info!("nodes are ranked, and deletion costs written, again");
+                tracing::info!("deletion costs are written again");
             }
             told.trouble = trouble;
         }
@@ -279,7 +279,7 @@ impl Loop {
                 Some(pause) => later(pause),
                 None => {
                     let before = self.remembered.failures.add(key);
-                    Some(work::pod_failed(key, "deletion cost not brought up to date", &error, before, now))
+                    Some(work::pod_failed(key, "deletion cost", &error, before, now))
                 }
             },
         }

@@ -234,13 +234,13 @@ fn pause_after(error: &ApplyError) -> SignedDuration {
     if soon { RETRY } else { RETRY_REFUSED }
 }
 
-/// Tells of a write to a pod that failed, so that it is `what`; when to look again, where so many in a row failed before,
-/// each of which doubles the pause.
+/// Tells of a write to a pod that failed, and `what` it was about; when to look again, where so many in a row failed
+/// before, each of which doubles the pause.
 pub fn pod_failed(pod: &PodKey, what: &str, error: &ApplyError, before: u32, now: Timestamp) -> Timestamp {
     if error.is_benign() {
         tracing::debug!(%pod, %error, "looking again");
     } else {
-        tracing::warn!(%pod, %error, "{what}, trying again");
+        tracing::warn!(%pod, what, %error, "pod not brought up to date, trying again");
     }
     let (first, longest) = match error {
         ApplyError::Refused { .. } => (RETRY_POD, LONGEST_RETRY),

@@ -20,7 +20,7 @@ const PAGE: &str = "docs/deletion-cost.md";
 const EXPLAIN: &str = "src/cli/explain/node.rs";
 
 /// Where Events are made.
-const TELLERS: [&str; 2] = ["src/controllers/costs.rs", "decide/src/cost/write.rs"];
+const TELLERS: [&str; 3] = ["src/controllers/costs.rs", "src/controllers/costs/tell.rs", "decide/src/cost/write.rs"];
 
 /// The page's text in one line, since sentences go on in the next one.
 fn page() -> String {
@@ -241,7 +241,7 @@ fn strings(file: &str, name: &str) -> Vec<String> {
 fn every_constant_that_the_page_names_is_the_programs() {
     const CODE: &str = "decide/src/cost/code.rs";
     const RIVALS: &str = "decide/src/cost/cluster/rivals.rs";
-    const LOOP: &str = "src/controllers/costs.rs";
+    const TELL: &str = "src/controllers/costs/tell.rs";
     let ranks = constant(CODE, "RANKS");
     assert!(read(CODE).contains("const TALL: i32 = BOUND - (1 << 17);"), "{CODE}: TALL is reckoned otherwise");
     let tiers = (i64::from(BOUND) - (1 << 17)) / ranks - 1;
@@ -259,7 +259,7 @@ fn every_constant_that_the_page_names_is_the_programs() {
         ("PODS", format!("where {} pods are rewritten", in_words(constant(RIVALS, "PODS")))),
         ("MOST_DOUBLINGS", format!("up to {} times the first", 1 << constant(RIVALS, "MOST_DOUBLINGS"))),
         ("REMOVALS", format!("the {} time within an hour", ordinal(constant("decide/src/ownership.rs", "REMOVALS")))),
-        ("NAMED", format!("the first {}", in_words(constant(LOOP, "NAMED")))),
+        ("NAMED", format!("the first {}", in_words(constant(TELL, "NAMED")))),
         ("TIMEOUT", format!("within 0.{} s", constant("src/webhook/live.rs", "TIMEOUT") / 100)),
     ];
     let page = page();
@@ -267,7 +267,7 @@ fn every_constant_that_the_page_names_is_the_programs() {
     assert!(missing.is_empty(), "{PAGE} does not say {missing:?}");
     let as_told = [
         ("decide/src/cost/order.rs", "1 + pods / 8", "off by one, and one more for each eight"),
-        (LOOP, "const TOLD_EVERY: SignedDuration = SignedDuration::from_mins(1);", "at most once a minute"),
+        (TELL, "const TOLD_EVERY: SignedDuration = SignedDuration::from_mins(1);", "at most once a minute"),
         (
             "decide/src/ownership.rs",
             "REMOVED_WITHIN: SignedDuration = SignedDuration::from_hours(1);",
