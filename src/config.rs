@@ -249,6 +249,14 @@ impl Config {
         }
         self.busy_hints.compile()?;
         self.deletion_cost.check()?;
+        let costs = &self.deletion_cost;
+        if costs.enabled && costs.writes_per_second >= self.writes_per_second {
+            let problem = format!(
+                "must be below writesPerSecond ({}), which bounds all writes together: a drain would wait behind costs",
+                self.writes_per_second
+            );
+            return Err(("deletionCost.writesPerSecond", problem));
+        }
         let default = &self.eviction_hold.default_policy;
         if !(1..=86_400).contains(&default.readiness_deadline_seconds) {
             let problem = "must be from 1 to 86400 seconds".to_owned();
@@ -342,6 +350,11 @@ webhookConfigurations: {validating: belay, mutating: belay}
             ("a settling time of nothing", "deletionCost: {settlePeriod: 0s}", &["deletionCost.settlePeriod", "1h"]),
             ("an endless one", "deletionCost: {standDownPeriod: 25h}", &["deletionCost.standDownPeriod", "24h"]),
             ("no cost writes", "deletionCost: {writesPerSecond: 0}", &["deletionCost.writesPerSecond", "100"]),
+            (
+                "as many cost writes as writes",
+                "deletionCost: {enabled: true, writesPerSecond: 20}",
+                &["deletionCost.writesPerSecond", "below writesPerSecond (20)"],
+            ),
             (
                 "a default for no namespace",
                 "evictionHold: {defaultPolicy: {enabled: true}}",

@@ -12,8 +12,8 @@ const KINDS: [&str; 6] = ["ClusterRole", "ClusterRoleBinding", "Job", "Role", "R
 type Job = (&'static str, &'static str, &'static [&'static str]);
 
 const UNINSTALL: Job = ("pre-delete", "cleanup", &["cleanup", "--stop-controller"]);
-const ALL_OFF: Job = ("post-upgrade", "cleanup", &["cleanup"]);
-const HINTS_OFF: Job = ("post-upgrade", "leftovers", &["cleanup", "--keep-deletion-costs"]);
+const ALL_OFF: Job = ("post-upgrade,post-rollback", "cleanup", &["cleanup"]);
+const HINTS_OFF: Job = ("post-upgrade,post-rollback", "leftovers", &["cleanup", "--keep-deletion-costs"]);
 
 /// The Jobs of a combination of capabilities.
 fn jobs(values: &Value) -> Vec<Job> {

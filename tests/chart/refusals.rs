@@ -70,18 +70,18 @@ fn deletion_costs_that_are_out_of_bounds() {
         (at("standDownPeriod", json!("0m")), &["deletionCost.standDownPeriod is 0m", "at least 1s and at most 24h"]),
         (at("standDownPeriod", json!("24h1s")), &["deletionCost.standDownPeriod is 24h1s", "at most 24h"]),
         (
-            at("writesPerSecond", json!(21)),
+            at("writesPerSecond", json!(20)),
             &[
-                "deletionCost.writesPerSecond (21) is more than writesPerSecond (20)",
+                "deletionCost.writesPerSecond (20) is not below writesPerSecond (20)",
                 "lower the first or raise the second",
             ],
         ),
         (
             cost(&json!({ "writesPerSecond": 9 })),
-            &["deletionCost.writesPerSecond (10) is more than writesPerSecond (9)"],
+            &["deletionCost.writesPerSecond (10) is not below writesPerSecond (9)"],
         ),
     ]);
-    for (settle, stand_down, writes) in [("1s", "1s", 1), ("1h", "24h", 20), ("59m60s", "23h60m", 10)] {
+    for (settle, stand_down, writes) in [("1s", "1s", 1), ("1h", "24h", 19), ("59m60s", "23h60m", 10)] {
         let values = json!({ "deletionCost": {
             "settlePeriod": settle, "standDownPeriod": stand_down, "writesPerSecond": writes,
         } });

@@ -113,7 +113,7 @@ impl<'a> Scene<'a> {
 /// The chart's values with the deletion cost on for the nodes of a scene alone, and nothing new for longer than that.
 pub(crate) fn on(ns: &Namespace, stand_down: Duration) -> Value {
     json!({
-        "writesPerSecond": 100,
+        "writesPerSecond": 200,
         "deletionCost": {
             "enabled": true,
             "nodePools": [ns.name()],

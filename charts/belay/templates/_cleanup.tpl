@@ -6,7 +6,8 @@ rights.
 
 {{/*
 Which Jobs there are, as a JSON list: when each runs, and its arguments besides `cleanup`. While busy hints are on, the
-controller itself takes off what nothing governs any more, so an upgrade needs no Job. The two of a release that can have
+controller itself takes off what nothing governs any more, so an upgrade needs no Job. A rollback is one that Helm runs
+other hooks for. The two of a release that can have
 both have names of their own: to Argo CD and Kustomize two objects of one name are one.
 */}}
 {{- define "belay.cleanup.jobs" -}}
@@ -18,9 +19,9 @@ both have names of their own: to Argo CD and Kustomize two objects of one name a
 {{- end -}}
 {{- if and .Values.cleanup.onUpgrade (not .Values.busyHints.enabled) -}}
 {{- if $cost -}}
-{{- $jobs = append $jobs (dict "component" "leftovers" "hook" "post-upgrade" "args" (list "--keep-deletion-costs")) -}}
+{{- $jobs = append $jobs (dict "component" "leftovers" "hook" "post-upgrade,post-rollback" "args" (list "--keep-deletion-costs")) -}}
 {{- else -}}
-{{- $jobs = append $jobs (dict "component" "cleanup" "hook" "post-upgrade" "args" list) -}}
+{{- $jobs = append $jobs (dict "component" "cleanup" "hook" "post-upgrade,post-rollback" "args" list) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -172,7 +172,7 @@ is granted by that name; `create` cannot be (RBAC knows no name then).
 The cleanup Jobs. After an upgrade one only waits for the controller's rollout; before an uninstallation it also takes
 away what would write again.
 */}}
-{{- define "belay.rules.cluster.post-upgrade" -}}
+{{- define "belay.rules.cluster.post-upgrade,post-rollback" -}}
 # Takes off what belay.dev/managed records; pods of the release namespace tell when the last writer is gone.
 - apiGroups: [""]
   resources: [pods]
@@ -180,14 +180,14 @@ away what would write again.
 {{- end -}}
 
 {{- define "belay.rules.cluster.pre-delete" -}}
-{{ include "belay.rules.cluster.post-upgrade" . }}
+{{ include "belay.rules.cluster.post-upgrade,post-rollback" . }}
 - apiGroups: [admissionregistration.k8s.io]
   resources: [mutatingwebhookconfigurations]
   resourceNames: [{{ include "belay.fullname" . | quote }}]
   verbs: [get, delete]
 {{- end -}}
 
-{{- define "belay.rules.namespace.post-upgrade" -}}
+{{- define "belay.rules.namespace.post-upgrade,post-rollback" -}}
 - apiGroups: [apps]
   resources: [deployments]
   resourceNames: [{{ include "belay.controllerName" . }}]
@@ -195,7 +195,7 @@ away what would write again.
 {{- end -}}
 
 {{- define "belay.rules.namespace.pre-delete" -}}
-{{ include "belay.rules.namespace.post-upgrade" . }}
+{{ include "belay.rules.namespace.post-upgrade,post-rollback" . }}
 - apiGroups: [apps]
   resources: [deployments/scale]
   resourceNames: [{{ include "belay.controllerName" . }}]

@@ -9,8 +9,8 @@
 {{- fail (printf "deletionCost.%s is %s: it must be at least 1s and at most %s" $key $value $longest) -}}
 {{- end -}}
 {{- end -}}
-{{- if gt (int $cost.writesPerSecond) (int .Values.writesPerSecond) -}}
-{{- fail (printf "deletionCost.writesPerSecond (%v) is more than writesPerSecond (%v), which bounds all writes together, so it would never be reached: lower the first or raise the second" $cost.writesPerSecond .Values.writesPerSecond) -}}
+{{- if ge (int $cost.writesPerSecond) (int .Values.writesPerSecond) -}}
+{{- fail (printf "deletionCost.writesPerSecond (%v) is not below writesPerSecond (%v), which bounds all writes together, so nothing would be left for the drain that waits behind them: lower the first or raise the second" $cost.writesPerSecond .Values.writesPerSecond) -}}
 {{- end -}}
 {{- if and (eq $binding.failurePolicy "Fail") (lt (int .Values.webhook.replicas) 2) -}}
 {{- fail "admission.binding.failurePolicy is Fail with one webhook replica: while it restarts, no pod outside the excluded namespaces can be scheduled. Set webhook.replicas to 2 or more, or failurePolicy to Ignore" -}}
