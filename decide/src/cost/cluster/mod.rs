@@ -93,7 +93,8 @@ struct Assumed {
 
 impl Assumed {
     fn is_believed(&self, now: Timestamp) -> bool {
-        now.duration_since(self.at) < BIND_SEEN_WITHIN
+        // A time that is still to come is one of a clock that was set back.
+        (SignedDuration::ZERO..BIND_SEEN_WITHIN).contains(&now.duration_since(self.at))
     }
 }
 

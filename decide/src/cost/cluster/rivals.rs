@@ -2,16 +2,30 @@
 //!
 //! A value that somebody changes is theirs, pod by pod; that is all that an edit by hand needs. A controller that
 //! rewrites values as often as they are written (Karpenter's own, behind its gate `PodDeletionCostManagement`, writes
-//! each minute) would turn that into a fight over every new pod. So where it is seen at work on several pods, Belay
-//! stands down for that node, or that ReplicaSet, for a while: it takes its other values away and writes none. It comes
-//! back when the other has been still for the length of that while, which doubles with each time that it was wrong.
+//! each minute) would turn that into a fight over every new pod. So where it is seen at work on several pods, and again,
+//! Belay stands down for that node, or that ReplicaSet, for a while: it takes its other values away and writes none. It
+//! comes back when the other has been still for the length of that while, which doubles with each time that it was
+//! wrong.
+//!
+//! The clock may be set back. A time that is still to come then says nothing, and no while lasts longer for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-/// On so many pods within one period is no edit by hand.
+/// On so many pods within one period is no edit by hand, if it was not all at once.
 const PODS: usize = 3;
+
+/// At so many moments. `kubectl annotate --selector` rewrites any number of pods, but once; Karpenter comes again the
+/// next minute.
+const MOMENTS: usize = 2;
+
+/// What follows within that time is of the same moment: a command's writes come many a second, even where they are
+/// throttled.
+const PAUSE: SignedDuration = SignedDuration::from_secs(10);
+
+/// No moment is longer: by then a command has written hundreds of pods, and a controller may write without a pause.
+const LONGEST_MOMENT: SignedDuration = SignedDuration::from_mins(1);
 
 /// A while doubles at most so often: ten minutes become ten hours, and a controller that was switched off is noticed
 /// within a day.
@@ -38,13 +52,55 @@ pub struct Stance {
 /// What was seen of other controllers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rivals {
-    /// Pods on which a value of ours was replaced or taken away.
-    signs: BTreeMap<Scope, BTreeMap<Box<str>, Seen>>,
+    signs: BTreeMap<Scope, Signs>,
     scopes: BTreeMap<Scope, While>,
 }
 
-/// Of which ReplicaSet a pod is, and when a sign was seen on it.
-type Seen = (Box<str>, Timestamp);
+/// What was seen somewhere lately.
+#[derive(Clone, Debug, Default)]
+struct Signs {
+    /// Pods on which a value of ours was replaced or taken away, of which ReplicaSet each is, and when.
+    pods: BTreeMap<Box<str>, (Box<str>, Timestamp)>,
+    moments: Vec<Moment>,
+}
+
+/// Signs that came one right after the other.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    from: Timestamp,
+    to: Timestamp,
+}
+
+impl Signs {
+    fn note(&mut self, sign: Sign<'_>, period: SignedDuration, now: Timestamp) {
+        self.pods.retain(|_, (_, at)| is_within(*at, period, now));
+        self.moments.retain(|moment| is_within(moment.to, period, now));
+        if sign.against_us {
+            self.pods.insert(sign.pod.into(), (sign.set.into(), now));
+        }
+        // Several moments have to fit into the shortest of periods.
+        let (pause, longest) = (PAUSE.min(period / 4), LONGEST_MOMENT.min(period / 2));
+        match self.moments.last_mut() {
+            Some(last) if is_within(last.to, pause, now) && is_within(last.from, longest, now) => last.to = now,
+            _ => self.moments.push(Moment { from: now, to: now }),
+        }
+    }
+
+    fn are_a_controllers(&self, scope: &Scope) -> bool {
+        let sets: BTreeSet<_> = self.pods.values().map(|(set, _)| set).collect();
+        let is_several = matches!(scope, Scope::Set(_)) || sets.len() > 1;
+        self.pods.len() >= PODS && self.moments.len() >= MOMENTS && is_several
+    }
+
+    fn are_lately(&self, period: SignedDuration, now: Timestamp) -> bool {
+        self.pods.values().any(|(_, at)| is_within(*at, period, now))
+    }
+}
+
+/// That long ago at most, and not to come.
+fn is_within(at: Timestamp, period: SignedDuration, now: Timestamp) -> bool {
+    (SignedDuration::ZERO..period).contains(&now.duration_since(at))
+}
 
 /// How long Belay stands down somewhere.
 #[derive(Clone, Copy, Debug)]
@@ -75,18 +131,16 @@ impl Rivals {
     fn note_at(&mut self, scope: Scope, sign: Sign<'_>, period: SignedDuration, now: Timestamp) -> Option<Stance> {
         let known = self.scopes.get_mut(&scope);
         if let Some(known) = known.filter(|known| !known.is_over) {
-            known.until = known.until.max(end(known.times, period, now));
+            known.until = end(known.times, period, now);
             return None;
         }
-        if !sign.against_us {
+        // Values that never were ours begin nothing, but say that whoever replaced ours is at it again.
+        if !sign.against_us && !self.signs.contains_key(&scope) {
             return None;
         }
         let signs = self.signs.entry(scope.clone()).or_default();
-        signs.retain(|_, (_, at)| now.duration_since(*at) < period);
-        signs.insert(sign.pod.into(), (sign.set.into(), now));
-        let sets: BTreeSet<_> = signs.values().map(|(set, _)| set).collect();
-        let is_several = matches!(scope, Scope::Set(_)) || sets.len() > 1;
-        if signs.len() < PODS || !is_several {
+        signs.note(sign, period, now);
+        if !signs.are_a_controllers(&scope) {
             return None;
         }
         self.signs.remove(&scope);
@@ -98,8 +152,12 @@ impl Rivals {
 
     /// Where Belay is back from now on. What has been quiet for as long again is forgotten.
     pub(super) fn expire(&mut self, period: SignedDuration, now: Timestamp) -> Vec<Stance> {
+        for known in self.scopes.values_mut() {
+            let latest = if known.is_over { now } else { end(known.times, period, now) };
+            known.until = known.until.min(latest);
+        }
         self.scopes.retain(|_, known| !known.is_over || now < end(known.times + 1, period, known.until));
-        self.signs.retain(|_, signs| signs.values().any(|(_, at)| now.duration_since(*at) < period));
+        self.signs.retain(|_, signs| signs.are_lately(period, now));
         let over = self.scopes.iter_mut().filter(|(_, known)| !known.is_over && known.until <= now);
         over.map(|(scope, known)| {
             known.is_over = true;
@@ -147,6 +205,73 @@ mod tests {
         stood.map(|standing| standing.scope).collect()
     }
 
+    /// The last of the signs comes a while after the others.
+    fn come(rivals: &mut Rivals, signs: &[Sign<'_>], seconds: i64) -> Vec<Scope> {
+        let (last, first) = signs.split_last().expect("there are signs");
+        assert_eq!(note(rivals, first, seconds - 20), []);
+        note(rivals, std::slice::from_ref(last), seconds)
+    }
+
+    #[test]
+    fn what_comes_in_one_go_is_an_edit_however_many_pods_it_concerns() {
+        let names: Vec<String> = (0..300).map(|at| format!("pod-{at}")).collect();
+        // Seconds between two signs; after how many of them a controller is seen at work.
+        let minutes = SignedDuration::from_mins(10);
+        let table = [
+            (minutes, 0.0, None),
+            (minutes, 0.2, None),
+            (minutes, 1.0, Some(61)),
+            (minutes, 9.0, Some(8)),
+            (minutes, 10.0, Some(3)),
+            (minutes, 60.0, Some(3)),
+            (SignedDuration::from_secs(1), 0.25, Some(3)),
+            (SignedDuration::from_secs(1), 0.001, None),
+        ];
+        for (period, pause, expected) in table {
+            let mut rivals = Rivals::default();
+            let stood = names.iter().enumerate().position(|(at, pod)| {
+                let now = START + SignedDuration::from_secs_f64(at as f64 * pause);
+                rivals.expire(period, now);
+                !rivals.note(sign(pod, "web"), period, now).is_empty()
+            });
+            assert_eq!(stood.map(|at| at + 1), expected, "{period:?}, {pause}");
+        }
+    }
+
+    #[test]
+    fn a_second_value_of_theirs_says_that_they_are_at_it_again() {
+        let three = [sign("a", "web"), sign("b", "web"), sign("c", "web")];
+        let again = |pod| Sign { against_us: false, ..sign(pod, "web") };
+        let mut rivals = Rivals::default();
+        assert_eq!(note(&mut rivals, &three, 0), []);
+        assert_eq!(note(&mut rivals, &[again("a")], 9), [], "the same moment");
+        assert_eq!(note(&mut rivals, &[again("a")], 60), [Scope::Set("web".into())]);
+        // An edit that was long ago, and another.
+        let mut rivals = Rivals::default();
+        assert_eq!(note(&mut rivals, &three, 0), []);
+        rivals.expire(PERIOD, after(600));
+        assert_eq!(note(&mut rivals, &[again("a")], 600), []);
+        assert!(rivals.signs.is_empty());
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_makes_nothing_last_longer() {
+        let mut rivals = Rivals::default();
+        let three = [sign("a", "web"), sign("b", "web"), sign("c", "web")];
+        assert_eq!(come(&mut rivals, &three, 50_000).len(), 1);
+        assert_eq!(rivals.expire(PERIOD, after(0)), []);
+        assert_eq!(rivals.next(), Some(after(600)));
+        assert_eq!(rivals.expire(PERIOD, after(600)).len(), 1);
+        // What is over is forgotten no later either.
+        rivals.expire(PERIOD, after(-50_000));
+        rivals.expire(PERIOD, after(-50_000 + 1200));
+        assert!(rivals.scopes.is_empty());
+        // Nor do signs to come count.
+        assert_eq!(note(&mut rivals, &three[..2], 50_000), []);
+        assert_eq!(note(&mut rivals, &three[2..], 0), []);
+        assert_eq!(note(&mut rivals, &three[2..], 60), []);
+    }
+
     #[test]
     fn three_pods_are_another_controller_and_two_are_an_edit() {
         let node = Scope::Node("n1".into());
@@ -170,7 +295,7 @@ mod tests {
             ),
         ];
         for (name, signs, expected) in table {
-            assert_eq!(note(&mut Rivals::default(), signs, 0), *expected, "{name}");
+            assert_eq!(come(&mut Rivals::default(), signs, 0), *expected, "{name}");
         }
     }
 
@@ -187,7 +312,7 @@ mod tests {
         let mut rivals = Rivals::default();
         let web = Scope::Set("web".into());
         let three = [sign("a", "web"), sign("b", "web"), sign("c", "web")];
-        assert_eq!(note(&mut rivals, &three, 0), std::slice::from_ref(&web));
+        assert_eq!(come(&mut rivals, &three, 0), std::slice::from_ref(&web));
         assert_eq!(rivals.count(), (0, 1));
         // Another value of theirs, no longer against ours.
         note(&mut rivals, &[Sign { against_us: false, ..sign("d", "web") }], 300);
@@ -196,7 +321,7 @@ mod tests {
         assert_eq!(rivals.expire(PERIOD, after(900)), [Stance { scope: web.clone(), until: None }]);
         assert!(!rivals.has(&web) && rivals.expire(PERIOD, after(901)).is_empty(), "told once");
         // It was wrong: twice as long.
-        assert_eq!(note(&mut rivals, &three, 1000), std::slice::from_ref(&web));
+        assert_eq!(come(&mut rivals, &three, 1000), std::slice::from_ref(&web));
         assert!(rivals.expire(PERIOD, after(2199)).is_empty());
         assert_eq!(rivals.expire(PERIOD, after(2200)).len(), 1);
         // Quiet for as long as the next would have been: as if it never was.
@@ -210,6 +335,7 @@ mod tests {
         let mut now = START;
         for _ in 0..20 {
             for pod in ["a", "b", "c"] {
+                now += PAUSE;
                 rivals.note(sign(pod, "web"), PERIOD, now);
             }
             let until = rivals.next().expect("it stands down");

@@ -49,6 +49,8 @@ impl Cluster {
             // Already theirs: another value says that they are still at it.
             (Some(Standing::Theirs { value: old, .. }), Standing::Theirs { value, .. }) if old != value => false,
             (Some(Standing::Theirs { .. }), _) => return,
+            // What a process finds when it begins may be a day old.
+            (None, _) if self.looked_in.is_none() => return,
             (Some(Standing::Ours(_)), Standing::Stripped(_)) | (_, Standing::Theirs { replaced: true, .. }) => true,
             (Some(Standing::Absent | Standing::GivenUp | Standing::OtherPart(_)), Standing::Theirs { .. }) => false,
             _ => return,

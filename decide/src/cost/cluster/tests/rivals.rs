@@ -35,6 +35,19 @@ fn strip(api: &mut Api, cluster: &mut Cluster, name: &str) {
     api.tell_pod(cluster, &name);
 }
 
+/// Another controller gives these pods a value, or takes theirs away; the last of them a while after the others.
+fn come(api: &mut Api, cluster: &mut Cluster, names: [&str; 3], value: Option<&str>) {
+    for (at, name) in names.into_iter().enumerate() {
+        if at == 2 {
+            api.now += SignedDuration::from_secs(20);
+        }
+        match value {
+            Some(value) => rewrite(api, cluster, name, value),
+            None => strip(api, cluster, name),
+        }
+    }
+}
+
 fn node(name: &str) -> Scope {
     Scope::Node(name.into())
 }
@@ -71,6 +84,7 @@ fn so_many_pods_of_so_many_sets_are_another_controller() {
     for (label, act, names, expected) in table {
         let (mut api, mut cluster) = shop_at_rest();
         for name in names {
+            api.now += SignedDuration::from_secs(20);
             act(&mut api, &mut cluster, name);
         }
         assert_eq!(stances(&mut cluster, api.now), (expected.clone(), vec![]), "{label}");
@@ -83,9 +97,7 @@ fn so_many_pods_of_so_many_sets_are_another_controller() {
 #[test]
 fn where_it_stands_down_on_a_node_its_other_values_go_and_new_pods_get_none() {
     let (mut api, mut cluster) = shop_at_rest();
-    for name in ["web-001", "web-002", "api-007"] {
-        rewrite(&mut api, &mut cluster, name, "5");
-    }
+    come(&mut api, &mut cluster, ["web-001", "web-002", "api-007"], Some("5"));
     let look = cluster.look(api.now);
     assert_eq!(look.stances, [Stance { scope: node("a1"), until: Some(api.now + STAND_DOWN) }]);
     assert!(is_stood_down(&cluster, "a1") && !is_stood_down(&cluster, "b1"));
@@ -114,9 +126,7 @@ fn where_it_stands_down_on_a_node_its_other_values_go_and_new_pods_get_none() {
 #[test]
 fn where_it_stands_down_for_a_set_its_other_values_go_on_every_node() {
     let (mut api, mut cluster) = shop_at_rest();
-    for name in ["web-001", "web-002", "web-004"] {
-        rewrite(&mut api, &mut cluster, name, "5");
-    }
+    come(&mut api, &mut cluster, ["web-001", "web-002", "web-004"], Some("5"));
     let look = cluster.look(api.now);
     assert_eq!(look.stances, [Stance { scope: set("web"), until: Some(api.now + STAND_DOWN) }]);
     for name in ["web-003", "web-005", "web-006"] {
@@ -144,9 +154,7 @@ fn where_it_stands_down_for_a_set_its_other_values_go_on_every_node() {
 #[test]
 fn a_node_that_comes_again_by_the_same_name_is_left_alone_still() {
     let (mut api, mut cluster) = shop_at_rest();
-    for name in ["web-001", "web-002", "api-007"] {
-        rewrite(&mut api, &mut cluster, name, "5");
-    }
+    come(&mut api, &mut cluster, ["web-001", "web-002", "api-007"], Some("5"));
     cluster.remove_node("a1");
     cluster.look(api.now);
     assert_eq!(cluster.ranking().verdict("a1"), None);
@@ -158,9 +166,7 @@ fn a_node_that_comes_again_by_the_same_name_is_left_alone_still() {
 #[test]
 fn it_comes_back_when_the_other_has_been_quiet_and_writes_its_values_again() {
     let (mut api, mut cluster) = shop_at_rest();
-    for name in ["web-001", "web-002", "api-007"] {
-        rewrite(&mut api, &mut cluster, name, "5");
-    }
+    come(&mut api, &mut cluster, ["web-001", "web-002", "api-007"], Some("5"));
     api.settle(&mut cluster);
     // They are still at it, on a pod that was ours and on one that is theirs already.
     api.now = after(250);
@@ -178,9 +184,7 @@ fn it_comes_back_when_the_other_has_been_quiet_and_writes_its_values_again() {
     assert_eq!(cluster.asking(), BTreeSet::from(others));
     api.settle(&mut cluster);
     // Somebody else again: twice as long.
-    for name in ["web-003", "api-008", "api-009"] {
-        rewrite(&mut api, &mut cluster, name, "5");
-    }
+    come(&mut api, &mut cluster, ["web-003", "api-008", "api-009"], Some("5"));
     let look = cluster.look(api.now);
     assert_eq!(look.stances, [Stance { scope: node("a1"), until: Some(api.now + STAND_DOWN * 2) }]);
 }
@@ -188,9 +192,7 @@ fn it_comes_back_when_the_other_has_been_quiet_and_writes_its_values_again() {
 #[test]
 fn it_comes_back_to_a_set() {
     let (mut api, mut cluster) = shop_at_rest();
-    for name in ["web-001", "web-002", "web-004"] {
-        strip(&mut api, &mut cluster, name);
-    }
+    come(&mut api, &mut cluster, ["web-001", "web-002", "web-004"], None);
     assert_eq!(stances(&mut cluster, api.now), (vec![set("web")], vec![]));
     api.settle(&mut cluster);
     api.now += STAND_DOWN;
@@ -242,9 +244,7 @@ fn nothing_of_our_own_is_a_sign() {
 #[test]
 fn what_another_part_of_belay_writes_makes_no_while_longer() {
     let (mut api, mut cluster) = shop_at_rest();
-    for name in ["web-001", "web-002", "web-003"] {
-        strip(&mut api, &mut cluster, name);
-    }
+    come(&mut api, &mut cluster, ["web-001", "web-002", "web-003"], None);
     let until = cluster.look(api.now).stances[0].until.expect("it stands down");
     let name = shop("web-004");
     for value in [0, 100, 0, 200] {
@@ -293,27 +293,44 @@ fn a_pod_that_took_another_ones_name_is_no_sign() {
 }
 
 #[test]
-fn edits_that_nobody_had_yielded_before_a_restart_are_seen_after_it() {
+fn edits_that_a_process_finds_when_it_begins_are_no_sign_of_a_controller_at_work() {
     let (mut api, mut cluster) = shop_at_rest();
-    for name in ["web-001", "web-002", "api-007"] {
-        rewrite(&mut api, &mut cluster, name, "5");
-    }
+    come(&mut api, &mut cluster, ["web-001", "web-002", "api-007"], Some("5"));
     assert_eq!(stances(&mut cluster, api.now), (vec![node("a1")], vec![]));
-    // Nothing was written yet.
-    let mut begun = api.cluster();
-    assert_eq!(stances(&mut begun, api.now), (vec![node("a1")], vec![]));
-    assert_eq!(begun.asking(), cluster.asking());
-    assert_eq!(begun.ranking(), cluster.ranking());
-    // Once all is yielded and taken away a new process sees edits of the past, and no controller at work.
-    api.settle(&mut cluster);
-    let mut begun = api.cluster();
+    // Nothing was yielded yet.
+    let mut begun = Cluster::new(api.options.clone(), STAND_DOWN);
+    for object in api.objects() {
+        api.now += SignedDuration::from_secs(20);
+        api.tell(&mut begun, &object);
+    }
     assert_eq!(stances(&mut begun, api.now), (vec![], vec![]));
+    let yielded = ["web-001", "web-002", "api-007"].map(shop);
+    assert_eq!(begun.asking(), BTreeSet::from(yielded));
     // Until it comes again.
     api.settle(&mut begun);
-    for name in ["web-003", "api-008", "api-009"] {
-        rewrite(&mut api, &mut begun, name, "5");
-    }
+    come(&mut api, &mut begun, ["web-003", "api-008", "api-009"], Some("5"));
     assert_eq!(stances(&mut begun, api.now), (vec![node("a1")], vec![]));
+}
+
+#[test]
+fn one_edit_of_all_pods_stands_nothing_down_and_the_next_pass_of_a_controller_does() {
+    let (mut api, mut cluster) = shop_at_rest();
+    for at in 1..=6 {
+        rewrite(&mut api, &mut cluster, &format!("web-{at:03}"), "5");
+    }
+    api.settle(&mut cluster);
+    api.now += SignedDuration::from_secs(60);
+    assert_eq!(stances(&mut cluster, api.now), (vec![], vec![]));
+    // A pod that has come since.
+    let name = api.create("web");
+    api.bind(&name, "a1", Some(-1024));
+    api.tell_pod(&mut cluster, &name);
+    let mut other = (api.clone(), cluster.clone());
+    rewrite(&mut api, &mut cluster, &name.1, "5");
+    assert_eq!(stances(&mut cluster, api.now), (vec![set("web")], vec![]));
+    // Or another value on one that is theirs already.
+    rewrite(&mut other.0, &mut other.1, "web-001", "6");
+    assert_eq!(stances(&mut other.1, api.now), (vec![set("web")], vec![]));
 }
 
 #[test]
@@ -330,15 +347,12 @@ fn edits_that_are_far_apart_are_edits() {
 #[test]
 fn it_comes_back_at_its_time_and_not_only_when_everything_is_looked_at() {
     let (mut api, mut cluster) = shop_at_rest();
-    api.now = after(17);
-    for name in ["web-001", "web-002", "web-004"] {
-        strip(&mut api, &mut cluster, name);
-    }
+    come(&mut api, &mut cluster, ["web-001", "web-002", "web-004"], None);
     api.settle(&mut cluster);
-    api.now = after(616);
+    api.now = after(619);
     cluster.look(api.now);
-    assert_eq!((cluster.next_look(api.now), cluster.asking()), (after(617), BTreeSet::new()));
-    api.now = after(617);
+    assert_eq!((cluster.next_look(api.now), cluster.asking()), (after(620), BTreeSet::new()));
+    api.now = after(620);
     let look = cluster.look(api.now);
     assert_eq!(look.stances, [Stance { scope: set("web"), until: None }]);
     assert_eq!(look.pods.len(), 6, "{:?}", look.pods);
@@ -348,19 +362,17 @@ fn it_comes_back_at_its_time_and_not_only_when_everything_is_looked_at() {
 fn it_was_not_wrong_once_all_has_been_quiet_for_as_long_as_it_would_stand_down_next() {
     for (minutes, doubled) in [(0, true), (19, true), (20, false)] {
         let (mut api, mut cluster) = shop_at_rest();
-        let come = |api: &mut Api, cluster: &mut Cluster| {
-            for name in ["web-001", "web-002", "web-004"] {
-                strip(api, cluster, name);
-            }
+        let comes = |api: &mut Api, cluster: &mut Cluster| {
+            come(api, cluster, ["web-001", "web-002", "web-004"], None);
             cluster.look(api.now).stances.first().and_then(|stance| stance.until)
         };
-        assert_eq!(come(&mut api, &mut cluster), Some(api.now + STAND_DOWN));
+        assert_eq!(comes(&mut api, &mut cluster), Some(api.now + STAND_DOWN));
         api.settle(&mut cluster);
         api.now += STAND_DOWN;
         api.settle(&mut cluster);
         api.now += SignedDuration::from_mins(minutes);
         api.settle(&mut cluster);
         let expected = STAND_DOWN * if doubled { 2 } else { 1 };
-        assert_eq!(come(&mut api, &mut cluster), Some(api.now + expected), "{minutes} minutes");
+        assert_eq!(comes(&mut api, &mut cluster), Some(api.now + expected), "{minutes} minutes");
     }
 }
