@@ -8,9 +8,10 @@
 //! 2. [`rank`] sorts nodes into groups and gives those that ought to empty a *rank*, a negative number.
 //! 3. [`desired`] gives each pod of one ReplicaSet its value, and [`at_bind`] the value of a pod that is about to land.
 //!
-//! [`pass()`] does all three for a whole cluster, and [`cluster::Cluster`] for one that is watched. A pod of a workload that says nothing about spread gets its node's
-//! rank. Where pods are to be spread, the value is a *tier* and the rank within it: the tier takes from the over-full
-//! domain first, the rank decides which of a domain's pods that is (the module `spread` says how, and where it cannot).
+//! [`pass()`] does all three for a whole cluster, and [`cluster::Cluster`] for one that is watched. A pod of a workload
+//! that says nothing about spread gets its node's rank. Where pods are to be spread, the value is a *tier* and the rank
+//! within it: the tier takes from the over-full domain first, the rank decides which of a domain's pods that is (the
+//! module `spread` says how, and where it cannot).
 //!
 //! **What is remembered.** Next to nothing that the cluster does not show. A node's rank stands in the values of its
 //! pods, so [`rank`] reads the last ranks back from there, and a value that still does its work stays. A controller that
@@ -46,7 +47,7 @@ mod tests;
 pub use group::{Group, Occupancy, Protection};
 pub use pass::{Input, Pass, pass, pass_remembering};
 pub use ranking::{Freed, Nodes, Occupancies, Ranked, Ranking, Remembered, Verdict, rank};
-pub use values::{Ground, Withheld, at_bind, desired, withheld};
+pub use values::{Ground, Withheld, at_bind, desired, spread_over, withheld};
 pub use view::{Constraint, CostPod, Keep, NodeFacts, Options, PodHold, Readiness, SetView, Standing};
 pub use write::{Write, bind_annotations, write};
 

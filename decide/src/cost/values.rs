@@ -135,6 +135,13 @@ fn levels<'a>(set: &'a SetView, sites: &[Site<'_>], options: &Options) -> Vec<(&
     levels
 }
 
+/// Over which topology keys removals keep a ReplicaSet level, the first before the others, and how far apart their
+/// domains may be. `pods` are its pods, in any order.
+pub fn spread_over<'a>(set: &'a SetView, pods: &[&CostPod], ground: &Ground<'_>) -> Vec<(&'a str, i32)> {
+    let sites: Vec<Site<'_>> = pods.iter().map(|pod| Site::of(pod, ground)).collect();
+    levels(set, &sites, ground.options)
+}
+
 /// Puts tiers into values.
 fn spread_out(sites: &[Site<'_>], levels: &[(&str, i32)], ground: &Ground<'_>, values: &mut [Option<i32>]) {
     let (options, now) = (ground.options, ground.now);

@@ -36,6 +36,9 @@ const OURS: &str = "app.kubernetes.io/part-of=belay";
 /// The file's key in the ConfigMap.
 const CONFIG_KEY: &str = "config.yaml";
 
+/// Objects in one page: as many as `kubectl` asks for, so that a list of a large cluster is no one burden.
+const PAGE: u32 = 500;
+
 /// Belay's configuration: from a file, or as it is in the cluster.
 pub(super) async fn config(client: &Client, file: Option<&Path>, namespace: &str) -> anyhow::Result<Config> {
     if let Some(file) = file {
@@ -170,17 +173,39 @@ async fn all<K>(client: &Client, what: &str) -> anyhow::Result<Vec<K>>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
 {
-    let found = Api::<K>::all(client.clone()).list(&ListParams::default()).await;
-    let found = found.map_err(|error| anyhow!(describe(&error)));
-    Ok(found.with_context(|| format!("cannot read {what}"))?.items)
+    let found = pages(&Api::<K>::all(client.clone())).await.map_err(|error| anyhow!(describe(&error)));
+    found.with_context(|| format!("cannot read {what}"))
+}
+
+/// Lists everything, page by page. A list that grows too old on the way is begun anew, once.
+async fn pages<K>(api: &Api<K>) -> kube::Result<Vec<K>>
+where
+    K: Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let (mut page, mut items, mut expired) = (ListParams::default().limit(PAGE), Vec::new(), false);
+    loop {
+        match api.list(&page).await {
+            Ok(mut list) => {
+                items.append(&mut list.items);
+                match list.metadata.continue_.filter(|token| !token.is_empty()) {
+                    Some(token) => page = page.continue_token(&token),
+                    None => return Ok(items),
+                }
+            }
+            Err(kube::Error::Api(status)) if status.code == 410 && !expired => {
+                (page, expired) = (ListParams::default().limit(PAGE), true);
+                items.clear();
+            }
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Objects of a kind of Karpenter's; none where it is not installed.
 async fn of_karpenter(client: &Client, kind: &str) -> Result<Vec<DynamicObject>, String> {
     let served = look_up(client, &GroupKind::new("karpenter.sh", kind)).await.map_err(|error| describe(&error))?;
     let Some(served) = served else { return Ok(Vec::new()) };
-    let found = served.api(client, "").list(&ListParams::default()).await;
-    Ok(found.map_err(|error| describe(&error))?.items)
+    pages(&served.api(client, "")).await.map_err(|error| describe(&error))
 }
 
 struct Reading<'a> {

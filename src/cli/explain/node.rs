@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use belay_decide::cost::cluster::Cluster;
-use belay_decide::cost::{CostPod, Group, Keep, Options, PodHold, Protection, Standing, Verdict, Withheld, withheld};
+use belay_decide::cost::{
+    CostPod, Group, Keep, Options, PodHold, Protection, SetView, Standing, Verdict, Withheld, withheld,
+};
 use belay_decide::doom;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -77,7 +79,8 @@ struct WorkloadReport {
     replica_set: String,
     replicas: i32,
     pods_here: usize,
-    /// Topology spread constraints that removals keep.
+    /// What removals keep level: of its topology spread constraints those that can be kept, or what
+    /// `deletionCost.spreadZones` stands for.
     spread_over: Vec<String>,
     /// Why its pods get no values; absent where they do.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -207,15 +210,12 @@ fn workload(cluster: &Cluster, uid: &str, node: &str, now: Timestamp) -> Option<
     let pods: Vec<&CostPod> = known.iter().map(|(known, _)| &known.pod).collect();
     let desired: BTreeMap<&str, Option<i32>> =
         known.iter().map(|(known, desired)| (&*known.pod.name, *desired)).collect();
-    let constraints = set.constraints.iter();
     Some(WorkloadReport {
         namespace: set.namespace.to_string(),
         replica_set: set.name.to_string(),
         replicas: set.replicas,
         pods_here: pods.iter().filter(|pod| pod.is_active() && pod.node.as_deref() == Some(node)).count(),
-        spread_over: constraints
-            .map(|constraint| format!("{} (maxSkew {})", constraint.key, constraint.max_skew))
-            .collect(),
+        spread_over: cluster.spread_over(uid, now).into_iter().map(|level| spread_over(set, level)).collect(),
         withheld: withheld(set, &pods).map(|why| match why {
             Withheld::SinglePod => "it has one pod, or none: there is nothing to choose".to_owned(),
             Withheld::StoodDown => "another controller writes deletion costs there".to_owned(),
@@ -225,6 +225,11 @@ fn workload(cluster: &Cluster, uid: &str, node: &str, now: Timestamp) -> Option<
         }),
         next: next(&cluster.removal(uid, now), &desired),
     })
+}
+
+fn spread_over(set: &SetView, (key, max_skew): (&str, i32)) -> String {
+    let is_own = set.constraints.iter().any(|constraint| *constraint.key == *key);
+    format!("{key} (maxSkew {max_skew}{})", if is_own { "" } else { ", by deletionCost.spreadZones" })
 }
 
 fn next(batches: &[Vec<&CostPod>], desired: &BTreeMap<&str, Option<i32>>) -> Vec<Removal> {

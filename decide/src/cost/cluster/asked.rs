@@ -8,7 +8,7 @@ use super::pods::KnownPod;
 use super::{Assumed, Cluster, PodName, name_of};
 use crate::cost::ranking::Ranking;
 use crate::cost::removal;
-use crate::cost::values::at_bind;
+use crate::cost::values::{at_bind, spread_over};
 use crate::cost::view::{CostPod, LOWEST_PRIORITY, NodeFacts, SetView, Standing};
 
 impl Cluster {
@@ -81,6 +81,13 @@ impl Cluster {
     /// A ReplicaSet by UID.
     pub fn set(&self, uid: &str) -> Option<&SetView> {
         self.sets.get(uid).map(|known| &known.set)
+    }
+
+    /// Over which topology keys removals keep a ReplicaSet level, and how far apart their domains may be.
+    pub fn spread_over(&self, uid: &str, now: Timestamp) -> Vec<(&str, i32)> {
+        let Some(known) = self.sets.get(uid) else { return Vec::new() };
+        let pods: Vec<&CostPod> = self.pods.of(uid).map(|kept| &kept.known.pod).collect();
+        spread_over(&known.set, &pods, &self.ground(now))
     }
 
     /// On how many nodes and for how many ReplicaSets Belay stands down.

@@ -1,9 +1,12 @@
 //! Explanations of nodes.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use belay_decide::cost::COST_ANNOTATION as COST;
 use belay_decide::ownership::MANAGED_ANNOTATION as MANAGED;
 
 use super::*;
+use crate::testing::Asked;
 
 const ALL_PODS: &str = "GET /api/v1/pods";
 const ALL_SETS: &str = "GET /apis/apps/v1/replicasets";
@@ -116,7 +119,7 @@ impl Scene {
             scene.replies.get(what).cloned().unwrap_or_else(|| {
                 let empty = [NODES, ALL_SETS, ALL_PODS, BUDGETS, CLAIMS, POOLS].contains(&what).then(Vec::new);
                 match scene.objects.get(what).cloned().or(empty) {
-                    Some(objects) => list(&objects),
+                    Some(objects) => page(&objects, asked),
                     None => Reply::Status(404, "there is no such thing"),
                 }
             })
@@ -136,6 +139,40 @@ impl Scene {
     async fn explain(&self, node: &str) -> (Value, String) {
         self.explain_by("deletionCost: {enabled: true}", node).await
     }
+}
+
+/// Two objects at a time for who asks for pages.
+fn page(objects: &[Value], asked: &Asked) -> Reply {
+    if !asked.query.contains_key("limit") {
+        return list(objects);
+    }
+    let from = asked.query.get("continue").map_or(0, |token| token.parse().expect("a token of ours"));
+    let to = objects.len().min(from + 2);
+    let next = if to < objects.len() { to.to_string() } else { String::new() };
+    Reply::Json(json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1", "continue": next},
+        "items": objects[from..to]}))
+}
+
+#[tokio::test]
+async fn the_cluster_is_read_in_pages_and_begun_anew_where_one_is_too_old() {
+    let scene = Scene::new().on_karpenter();
+    let refused = AtomicBool::new(false);
+    let answering = scene.clone();
+    let api = ApiServer::serving(KARPENTER, move |asked| {
+        if asked.what == ALL_PODS && asked.query.contains_key("continue") && !refused.swap(true, Ordering::Relaxed) {
+            return Reply::Status(410, "The provided continue parameter is too old");
+        }
+        answering.objects.get(asked.what.as_str()).map_or_else(|| list(&[]), |objects| page(objects, asked))
+    })
+    .await;
+    let config = testing::config("deletionCost: {enabled: true}");
+    let seen = gather::cluster(&api.client, &config, "belay-system", Clock::wall()).await.unwrap();
+    assert_eq!((seen.cluster.pods_of("uid-of-web").len(), seen.cluster.pods_of("uid-of-api").len()), (4, 3));
+    let asked = api.asked();
+    assert!(asked.iter().all(|asked| asked.query["limit"] == "500"), "{asked:?}");
+    let pods: Vec<_> = asked.iter().filter(|asked| asked.what == ALL_PODS).collect();
+    let tokens: Vec<_> = pods.iter().map(|asked| asked.query.get("continue").map_or("", String::as_str)).collect();
+    assert_eq!(tokens, ["", "2", "", "2", "4", "6"]);
 }
 
 #[tokio::test]
@@ -375,6 +412,31 @@ async fn values_that_are_to_go_constraints_and_open_orders_are_told() {
     assert_eq!(next.len(), 5, "not all nine");
     assert!(next.iter().all(|next| next["node"] == "n1" && next["interchangeable"] == true), "{web}");
     assert!(text.contains("or the one below"), "{text}");
+}
+
+#[tokio::test]
+async fn what_is_said_to_be_kept_level_is_what_removals_keep() {
+    let constraint = |key: &str, when: &str| {
+        json!({"topologyKey": key, "maxSkew": 1, "whenUnsatisfiable": when,
+        "labelSelector": {"matchLabels": {"app": "web"}}})
+    };
+    let zone = "topology.kubernetes.io/zone";
+    let on = "deletionCost: {enabled: true}";
+    let zones = "deletionCost: {enabled: true, spreadZones: true}";
+    let table: [(&str, Vec<Value>, Option<&str>); 5] = [
+        (on, vec![constraint("kubernetes.io/hostname", "ScheduleAnyway")], None),
+        (on, vec![constraint("example.com/rack", "DoNotSchedule")], None),
+        (on, vec![constraint(zone, "ScheduleAnyway")], Some("topology.kubernetes.io/zone (maxSkew 1)")),
+        (on, vec![], None),
+        (zones, vec![], Some("topology.kubernetes.io/zone (maxSkew 1, by deletionCost.spreadZones)")),
+    ];
+    for (settings, constraints, expected) in table {
+        let spec = json!({"spec": {"template": {"spec": {"topologySpreadConstraints": constraints}}}});
+        let (json, text) = Scene::new().with(ALL_SETS, "web", &spec).explain_by(settings, "n1").await;
+        let told = json["workloads"][0]["spreadOver"].as_array().unwrap();
+        assert_eq!(told.iter().map(|one| one.as_str().unwrap()).collect::<Vec<_>>(), Vec::from_iter(expected));
+        assert_eq!(text.contains("kept level over"), expected.is_some(), "{text}");
+    }
 }
 
 #[tokio::test]
