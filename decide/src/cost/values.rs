@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 
 use jiff::Timestamp;
 
+use super::BOUND;
 use super::code::{self, Code};
 use super::ranking::{Nodes, Ranking, Verdict};
 use super::spread::{self, Member, Place};
@@ -31,7 +32,7 @@ pub struct Ground<'a> {
 /// Why no pod of a ReplicaSet gets a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Withheld {
-    /// It has one pod, or none: there is nothing to choose.
+    /// It has one pod, or none, and is to have no more: there is nothing to choose.
     SinglePod,
     /// Another controller writes deletion costs there.
     StoodDown,
@@ -45,7 +46,7 @@ pub enum Withheld {
 
 /// Why no pod of a ReplicaSet gets a value; absent where they may. `pods` are its pods, in any order.
 pub fn withheld(set: &SetView, pods: &[&CostPod]) -> Option<Withheld> {
-    if set.replicas < 2 {
+    if set.replicas < 2 && active(pods) < 2 {
         return Some(Withheld::SinglePod);
     }
     if set.stood_down {
@@ -56,9 +57,21 @@ pub fn withheld(set: &SetView, pods: &[&CostPod]) -> Option<Withheld> {
     steering.map(|pod| pod.name.clone()).min().map(|pod| Withheld::Steered { pod })
 }
 
+fn active(pods: &[&CostPod]) -> usize {
+    pods.iter().filter(|pod| pod.is_active()).count()
+}
+
+/// Pods of it are about to be deleted, by the values that they carry now.
+fn is_shrinking(set: &SetView, pods: &[&CostPod]) -> bool {
+    usize::try_from(set.replicas).unwrap_or(0) < active(pods)
+}
+
 /// The value that each pod of a ReplicaSet ought to carry, in the order of `pods`, which are all of its pods in any
 /// order. Absent is to carry none. A pod that is not active keeps what it has, and what is said of a pod that carries
 /// somebody else's value is to be taken as [`crate::ownership::reconcile`] takes it: it stays theirs.
+///
+/// While the ReplicaSet shrinks no value is taken off: of those that go it would be in vain, and of the others there
+/// may be no need any more after that.
 pub fn desired(set: &SetView, pods: &[&CostPod], ground: &Ground<'_>) -> Vec<Option<i32>> {
     let nothing = withheld(set, pods).is_some();
     let sites: Vec<Site<'_>> = pods.iter().map(|pod| Site::of(pod, ground)).collect();
@@ -73,6 +86,11 @@ pub fn desired(set: &SetView, pods: &[&CostPod], ground: &Ground<'_>) -> Vec<Opt
     let levels = if nothing { Vec::new() } else { levels(set, &sites, ground.options) };
     if !levels.is_empty() {
         spread_out(&sites, &levels, ground, &mut values);
+    }
+    if is_shrinking(set, pods) {
+        for (site, value) in sites.iter().zip(&mut values) {
+            *value = value.or_else(|| site.harmless());
+        }
     }
     values
 }
@@ -111,6 +129,15 @@ impl<'a> Site<'a> {
         let stood_down = node.is_some_and(|node| node.stood_down);
         let may_be_steered = pod.standing.is_open() && pod.priority >= LOWEST_PRIORITY && !stood_down;
         Self { pod, node, place, may_be_steered }
+    }
+
+    /// The value of ours that the pod carries, if it may stay for the time being.
+    fn harmless(&self) -> Option<i32> {
+        let is_sound = |value: &i32| self.pod.priority >= LOWEST_PRIORITY && (-BOUND..0).contains(value);
+        match self.pod.standing {
+            Standing::Ours(value) if self.pod.is_active() && self.place.is_some() => Some(value).filter(is_sound),
+            _ => None,
+        }
     }
 
     fn domain(&self, key: &str) -> Option<&'a str> {

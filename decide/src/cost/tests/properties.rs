@@ -143,6 +143,8 @@ fn plain(mut world: World) -> World {
     world.options.span_zones = false;
     for set in &mut world.sets {
         set.constraints.clear();
+        // None shrinks, which would have values stay.
+        set.replicas = 100;
     }
     world
 }

@@ -10,7 +10,7 @@ use crate::testing::after;
 fn cluster(pods: &[usize]) -> World {
     let nodes: Vec<_> = (1..=pods.len()).map(|at| format!("a{at}")).collect();
     let pods: Vec<_> = nodes.iter().map(String::as_str).zip(pods.iter().copied()).collect();
-    World::of(&[("a", pods.len())]).with(set("web", 100), &pods)
+    World::of(&[("a", pods.len())]).with(set("web", 10_000), &pods)
 }
 
 fn protection(world: &World, node: &str) -> Option<Protection> {

@@ -41,8 +41,8 @@ fn a_set_whose_pods_are_not_to_be_steered_gets_no_values() {
     type Bend = fn(&mut World);
     let table: [(&str, Bend, Option<Withheld>); 6] = [
         ("plain", |_| {}, None),
-        ("one replica", |world| world.sets[0].replicas = 1, Some(Withheld::SinglePod)),
-        ("scaled to nothing", |world| world.sets[0].replicas = 0, Some(Withheld::SinglePod)),
+        ("about to have one pod", |world| world.sets[0].replicas = 1, None),
+        ("about to have none", |world| world.sets[0].replicas = 0, None),
         ("stood down", |world| world.sets[0].stood_down = true, Some(Withheld::StoodDown)),
         (
             "somebody sends a pod first",
@@ -64,6 +64,53 @@ fn a_set_whose_pods_are_not_to_be_steered_gets_no_values() {
         assert_eq!(looked.desired.iter().all(Option::is_none), expected.is_some(), "{name}");
         assert_eq!(looked.desired[3].is_none(), expected.is_some(), "{name}");
     }
+}
+
+#[test]
+fn a_set_of_one_pod_or_none_gets_no_values() {
+    for (replicas, pods, expected) in [(0, 0, true), (0, 1, true), (1, 1, true), (2, 1, false), (1, 2, false)] {
+        let mut world = World::of(&[("a", 1)]).with(set("web", replicas), &[("a1", pods)]);
+        // Those that end do not count.
+        let ending = world.run("web", "a1");
+        world.pods[ending].terminating = true;
+        let seen: Vec<&CostPod> = world.pods.iter().collect();
+        let why = withheld(&world.sets[0], &seen);
+        assert_eq!(why, expected.then_some(Withheld::SinglePod), "{replicas}, {pods}");
+    }
+}
+
+#[test]
+fn no_value_is_taken_off_while_a_set_shrinks_and_all_that_ought_to_go_are_once_it_has() {
+    for (replicas, written) in [(0, 0), (1, 1), (2, 2), (3, 3)] {
+        let mut world = World::of(&[("a", 2)]).with(set("web", 6), &[("a1", 3), ("a2", 3)]).settled();
+        world.sets[0].replicas = replicas;
+        // That their node loses its rank has to wait as well.
+        for node in ["a1", "a2"] {
+            world.node(node).keep = Some(Keep::DoNotDisrupt);
+        }
+        for left in (replicas + 1..=6).rev() {
+            assert_eq!(world.members("web").len() as i32, left);
+            assert_eq!(world.pass().len(), 0, "{left} of {replicas}");
+            world.remove("web", 1);
+        }
+        assert_eq!(world.pass().len(), written, "{replicas}");
+        assert!(world.pods.iter().all(|pod| pod.standing == Standing::Absent));
+    }
+}
+
+#[test]
+fn while_a_set_shrinks_another_value_is_written_and_a_new_one_and_none_stays_that_does_harm() {
+    let mut world = World::of(&[("a", 2)]).with(set("web", 8), &[("a1", 5), ("a2", 3)]).settled();
+    world.sets[0].replicas = 2;
+    world.pods[0].standing = Standing::Ours(-7);
+    world.pods[1].standing = Standing::Absent;
+    world.pods[2].priority = view::LOWEST_PRIORITY - 1;
+    world.pods[5].standing = Standing::Ours(BOUND);
+    world.node("a2").keep = Some(Keep::DoNotDisrupt);
+    let names = ["web-001", "web-002", "web-003", "web-006"].map(str::to_owned);
+    assert_eq!(world.pass(), names.into());
+    let rank = world.last.as_ref().and_then(|last| last.rank_of("a1"));
+    assert_eq!([0, 1, 2, 5].map(|at| world.pods[at].standing.written()), [rank, rank, None, None]);
 }
 
 #[test]
@@ -97,7 +144,7 @@ fn values_that_are_not_ours_stay_and_are_told_once() {
     world.pass();
     assert_eq!(world.pods[0].standing, Standing::Theirs { value: 7, replaced: false });
     assert_eq!(world.pass().len(), 0);
-    world.sets[0].replicas = 1;
+    world.sets[0].stood_down = true;
     world.pass();
     let standing: Vec<_> = world.pods.iter().map(|pod| pod.standing).collect();
     let theirs = Standing::Theirs { value: 7, replaced: false };
