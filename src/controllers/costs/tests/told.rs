@@ -155,16 +155,16 @@ async fn another_controller_of_a_replica_set_is_yielded_to_and_told_there() {
     let taken = stage.work.rank(began);
     stage.look_at_all(&taken).await;
     stage.events().await;
-    for name in ["web-1", "web-2", "web-4"] {
-        stage.meddle(name, &json!({COST: "100"}));
+    for (name, seconds) in [("web-1", 0), ("web-2", 0), ("web-4", 60)] {
+        stage.meddle_at(name, &json!({COST: "100"}), began + SignedDuration::from_secs(seconds));
     }
-    let taken = stage.work.rank(began + SignedDuration::from_secs(1));
+    let taken = stage.work.rank(began + SignedDuration::from_secs(61));
     stage.look_at_all(&taken).await;
     let told = stage.told().await;
     let stood_down: Vec<_> = told.iter().filter(|event| event["reason"] == "DeletionCostStoodDown").collect();
     assert_eq!(stood_down.iter().map(|event| about(event)).collect::<Vec<_>>(), ["ReplicaSet shop/web"]);
     assert_eq!((&stood_down[0]["type"], &stood_down[0]["regarding"]["uid"]), (&json!("Warning"), &json!("web")));
-    let until = Clock::wall() + SignedDuration::from_mins(10);
+    let until = began + SignedDuration::from_mins(11);
     let note = text(&stood_down[0]["note"]);
     let said: Timestamp = note.rsplit_once(' ').unwrap().1.parse().expect("it ends with a time");
     assert!((until.duration_since(said)).as_secs().abs() < 60, "{note}");
@@ -177,7 +177,7 @@ async fn another_controller_of_a_replica_set_is_yielded_to_and_told_there() {
     }
     assert_eq!(stage.annotations("api-1"), ours(stage.rank("n1")), "and no others");
 
-    let taken = stage.work.rank(began + SignedDuration::from_mins(11));
+    let taken = stage.work.rank(began + SignedDuration::from_mins(12));
     assert_eq!(taken, keys(&["web-3", "web-5"]), "what the other changed stays theirs");
     let told = stage.told().await;
     let resumed: Vec<_> = told.iter().filter(|event| event["reason"] == "DeletionCostResumed").collect();
@@ -191,8 +191,9 @@ async fn another_controller_of_a_node_is_yielded_to_and_told_there() {
     let stage = stage().await;
     stage.work_off().await;
     stage.events().await;
-    for name in ["web-2", "web-3", "api-2"] {
-        stage.meddle(name, &json!({COST: null}));
+    let began = Clock::wall();
+    for (name, seconds) in [("web-2", 0), ("web-3", 0), ("api-2", 60)] {
+        stage.meddle_at(name, &json!({COST: null}), began + SignedDuration::from_secs(seconds));
     }
     stage.work_off().await;
     let told = stage.told().await;
