@@ -91,13 +91,13 @@ impl Ranking {
         (at.checked_sub(1).and_then(name), name(at + 1))
     }
 
-    /// The nodes whose pods may be worth another value than they were before: their rank came, went or changed, or they
-    /// came to be protected or ceased to be. Nodes that are gone are not among them. In ascending order.
+    /// The nodes whose pods may be worth another value than they were before: their rank came, went or changed, or Belay
+    /// stands down there or is back. Nodes that are gone are not among them. In ascending order.
     pub fn changed_since<'a>(&'a self, before: &Self) -> Vec<&'a str> {
         let matters = |verdict: &Verdict| match verdict {
-            Verdict::Ranked(ranked) => (Some(ranked.rank), false, false),
-            Verdict::Protected(protection) => (None, true, *protection == Protection::StoodDown),
-            Verdict::Waiting { .. } => (None, false, false),
+            Verdict::Ranked(ranked) => (Some(ranked.rank), false),
+            Verdict::Protected(protection) => (None, *protection == Protection::StoodDown),
+            Verdict::Waiting { .. } => (None, false),
         };
         let mut before = before.verdicts.iter().peekable();
         let mut changed = Vec::new();

@@ -293,3 +293,21 @@ fn what_changed_is_told_by_node() {
     assert!(!after.same_order(&before));
     assert_eq!(after.changed_since(after), [""; 0]);
 }
+
+#[test]
+fn of_nodes_without_a_rank_only_those_change_where_belay_stands_down() {
+    let mut world = cluster(&[3, 3]);
+    world.options.max_nodes = 1;
+    let mut world = world.settled();
+    assert!(matches!(world.last.as_ref().unwrap().verdict("a2"), Some(Verdict::Waiting { .. })));
+    let mut changed_by = |bend: fn(&mut NodeFacts)| {
+        let before = world.last.clone().unwrap();
+        bend(world.node("a2"));
+        world.pass();
+        world.last.as_ref().unwrap().changed_since(&before).len()
+    };
+    assert_eq!(changed_by(|node| node.keep = Some(Keep::DoNotDisrupt)), 0, "pods there are worth the same");
+    assert_eq!(changed_by(|node| node.keep = None), 0);
+    assert_eq!(changed_by(|node| node.stood_down = true), 1);
+    assert_eq!(changed_by(|node| node.stood_down = false), 1);
+}
