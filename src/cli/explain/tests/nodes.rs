@@ -6,6 +6,7 @@ use belay_decide::cost::COST_ANNOTATION as COST;
 use belay_decide::ownership::MANAGED_ANNOTATION as MANAGED;
 
 use super::*;
+use crate::cluster::project_cost::{self, LeftOut};
 use crate::testing::Asked;
 
 const ALL_PODS: &str = "GET /api/v1/pods";
@@ -259,12 +260,6 @@ async fn the_first_and_the_last_node_to_empty_have_one_neighbour() {
 
 #[tokio::test]
 async fn why_a_node_is_not_to_be_emptied_is_told() {
-    let rivals = |scene: Scene| {
-        ["web-2", "web-3", "api-1"].into_iter().fold(scene, |scene, name| {
-            let theirs = annotated(MANAGED, &json!({COST: "-9"}).to_string());
-            scene.with(ALL_PODS, name, &theirs).with(ALL_PODS, name, &annotated(COST, "7"))
-        })
-    };
     let budget = |allowed: i32| {
         json!({"metadata": {"namespace": "ci", "name": "api", "creationTimestamp": ago(60)},
             "spec": {"selector": {"matchLabels": {"app": "api"}}}, "status": {"disruptionsAllowed": allowed}})
@@ -301,7 +296,6 @@ async fn why_a_node_is_not_to_be_emptied_is_told() {
         (pod(&annotated("cluster-autoscaler.kubernetes.io/safe-to-evict", "false")), on, "safe-to-evict: \"false\""),
         (pod(&json!({"metadata": {"ownerReferences": null}})), on, "no controller would make it anew"),
         (Scene::new().and(BUDGETS, budget(0)), on, "the PodDisruptionBudgets of pod ci/api-1 let it not be evicted"),
-        (rivals(Scene::new()), on, "another controller writes deletion costs there"),
     ];
     for (scene, settings, words) in table {
         let (json, text) = scene.explain_by(settings, "n2").await;
@@ -357,15 +351,9 @@ async fn a_node_that_waits_for_a_rank_says_for_what() {
 
 #[tokio::test]
 async fn why_the_pods_of_a_workload_get_no_values_is_told() {
-    let api = |replicas: i32| Scene::new().with(ALL_SETS, "api", &json!({"spec": {"replicas": replicas}}));
-    let stripped = |scene: Scene, name: &str| {
-        scene.with(ALL_PODS, name, &annotated(MANAGED, &json!({COST: "-9"}).to_string())).with(
-            ALL_PODS,
-            name,
-            &annotated(COST, "7"),
-        )
-    };
-    let rewritten = ["api-1", "api-2", "api-3"].into_iter().fold(Scene::new(), stripped);
+    let ended = json!({"status": {"phase": "Succeeded"}});
+    let one = Scene::new().with(ALL_PODS, "api-2", &ended).with(ALL_PODS, "api-3", &ended);
+    let api = |replicas: i32| one.clone().with(ALL_SETS, "api", &json!({"spec": {"replicas": replicas}}));
     let table = [
         (api(1), Some("it has one pod, or none")),
         (api(0), Some("it has one pod, or none")),
@@ -373,7 +361,6 @@ async fn why_the_pods_of_a_workload_get_no_values_is_told() {
             Scene::new().with(ALL_PODS, "api-3", &annotated(COST, "-1")),
             Some("pod api-3 carries somebody else's value below 0"),
         ),
-        (rewritten, Some("another controller writes deletion costs there")),
         (Scene::new().with(ALL_PODS, "api-3", &annotated(COST, "1")), None),
     ];
     for (scene, words) in table {
@@ -393,6 +380,32 @@ async fn why_the_pods_of_a_workload_get_no_values_is_told() {
 }
 
 #[tokio::test]
+async fn that_another_controller_is_at_work_there_is_told() {
+    let words = "another controller writes deletion costs there";
+    let theirs = json!({"metadata": {"annotations": {COST: "7", MANAGED: json!({COST: "-9"}).to_string()}}});
+    for (names, is_of_node) in [(["web-2", "web-3", "api-1"], true), (["api-1", "api-2", "api-3"], false)] {
+        let scene = Scene::new();
+        let (api, now) = (scene.api().await, Clock::wall());
+        let config = testing::config("deletionCost: {enabled: true}");
+        let mut seen = gather::cluster(&api.client, &config, "belay-system", now).await.unwrap();
+        for (seconds, name) in [0, 60, 120].into_iter().zip(names) {
+            let pod = scene.objects[ALL_PODS].iter().find(|pod| pod["metadata"]["name"] == name).unwrap();
+            let pod = serde_json::from_value(merged(pod.clone(), &theirs)).unwrap();
+            let now = now + SignedDuration::from_secs(seconds);
+            seen.cluster.put_pod(project_cost::pod(&pod, &LeftOut::default(), now), now);
+        }
+        let now = now + SignedDuration::from_secs(121);
+        seen.cluster.look(now);
+        let report = node::explain(&seen, "n2", now).unwrap();
+        let (json, text) = (serde_json::to_value(&report).unwrap(), report.to_string());
+        assert_eq!((json["group"] == "Protected", json["because"] == words), (is_of_node, is_of_node), "{json}");
+        let (api, web) = (&json["workloads"][0], &json["workloads"][1]);
+        assert_eq!((api["withheld"] == words, web.get("withheld")), (!is_of_node, None), "{json}");
+        assert!(text.contains(words), "{text}");
+    }
+}
+
+#[tokio::test]
 async fn values_that_are_to_go_constraints_and_open_orders_are_told() {
     let constraint = json!({"topologyKey": "topology.kubernetes.io/zone", "maxSkew": 2,
         "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"app": "web"}}});
@@ -402,7 +415,9 @@ async fn values_that_are_to_go_constraints_and_open_orders_are_told() {
         scene.pod(&format!("web-{at}"), "n1");
     }
     // Kubernetes takes them for equals.
+    let ended = json!({"status": {"phase": "Succeeded"}});
     scene = scene.with(ALL_SETS, "api", &json!({"spec": {"replicas": 1}})).with(ALL_PODS, "api-1", &ours("-7"));
+    scene = scene.with(ALL_PODS, "api-2", &ended).with(ALL_PODS, "api-3", &ended);
     let (json, text) = scene.explain("n2").await;
     let (api, web) = (&json["workloads"][0], &json["workloads"][1]);
     assert_eq!((&api["next"][0]["pod"], &api["next"][0]["aboutToBe"]), (&json!("api-1"), &json!("(removed)")));
