@@ -184,18 +184,18 @@ async fn each_kind_that_a_capability_reads_is_listed_once_whoever_reads_it_and_n
     const RANKED: &[&str] = &["pods", "nodes", "replicasets"];
     const BUSY: &[&str] = &["pods", "evictionholds"];
     // Eviction hold, busy hints, deletion costs; what is listed, and without which of it nothing is decided.
-    let table: [(bool, bool, bool, &[&str], &[&str]); 8] = [
+    let table: [([bool; 3], &[&str], &[&str]); 8] = [
         // The webhook still answers, and is ready.
-        (false, false, false, ALL, ALL),
-        (true, false, false, ALL, ALL),
-        (false, true, false, BUSY, BUSY),
-        (true, true, false, ALL, ALL),
-        (false, false, true, RANKED, &[]),
-        (true, false, true, ALL, ALL),
-        (false, true, true, &["pods", "nodes", "replicasets", "evictionholds"], BUSY),
-        (true, true, true, ALL, ALL),
+        ([false, false, false], ALL, ALL),
+        ([true, false, false], ALL, ALL),
+        ([false, true, false], BUSY, BUSY),
+        ([true, true, false], ALL, ALL),
+        ([false, false, true], RANKED, &[]),
+        ([true, false, true], ALL, ALL),
+        ([false, true, true], &["pods", "nodes", "replicasets", "evictionholds"], BUSY),
+        ([true, true, true], ALL, ALL),
     ];
-    for (hold, busy, cost, expected, needed) in table {
+    for ([hold, busy, cost], expected, needed) in table {
         for has_karpenter in [true, false] {
             let label = format!("hold {hold}, busy {busy}, cost {cost}, Karpenter {has_karpenter}");
             let api = ApiServer::serving(if has_karpenter { KARPENTER } else { &[] }, one_of_each).await;

@@ -99,10 +99,11 @@ impl Denials {
     }
 }
 
-/// The API server does not let us write at all (`forbiddenMessage` in its `responsewriters/errors.go`, or 401), where an
-/// admission policy denies one pod's write in words of its own.
+/// The API server does not let us write at all (`forbiddenMessage` in its `responsewriters/errors.go`, or 401), where
+/// an admission policy denies one pod's write in words of its own.
 fn is_missing_right(error: &ApplyError) -> bool {
-    matches!(error, ApplyError::Forbidden { message, .. } if message.contains(" cannot patch ") || message.contains("Unauthorized"))
+    let ApplyError::Forbidden { message, .. } = error else { return false };
+    message.contains(" cannot patch ") || message.contains("Unauthorized")
 }
 
 #[cfg(test)]
