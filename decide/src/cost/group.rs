@@ -90,6 +90,12 @@ impl Occupancy {
     }
 }
 
+/// It was not long ago that the last pod that had to stay left a node. A time that is far ahead is of a clock that was set
+/// back.
+pub(super) fn is_lately_freed(freed: Timestamp, options: &Options, now: Timestamp) -> bool {
+    options.is_recent(freed, now) && freed.duration_since(now) < options.settle
+}
+
 /// The group of a node, or why it has none. Protection is decided first: a node that is to stay must not get the lowest
 /// rank of all for being cordoned as well.
 ///
@@ -128,8 +134,7 @@ pub(super) fn group(
     if let Some((pod, hold)) = &occupancy.hold {
         return Err(Protection::Pod { pod: pod.clone(), hold: *hold });
     }
-    // A time to come is one of a clock that was set back.
-    if freed.is_some_and(|freed| freed <= now && options.is_recent(freed, now)) {
+    if freed.is_some_and(|freed| is_lately_freed(freed, options, now)) {
         return Err(Protection::JustFreed);
     }
     if let Some((since, pod)) = &occupancy.blocked

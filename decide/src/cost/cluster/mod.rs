@@ -25,7 +25,7 @@ pub use budgets::{Budget, Selects};
 pub use pods::{KnownPod, Labels};
 pub use rivals::{Scope, Stance};
 
-use super::group::Occupancy;
+use super::group::{Occupancy, is_lately_freed};
 use super::ranking::{Freed, Nodes, Occupancies, Ranking, Remembered, rank};
 use super::values::{Ground, desired};
 use super::view::{CostPod, Keep, NodeFacts, Options, SetView};
@@ -93,8 +93,8 @@ struct Assumed {
 
 impl Assumed {
     fn is_believed(&self, now: Timestamp) -> bool {
-        // A time that is still to come is one of a clock that was set back.
-        (SignedDuration::ZERO..BIND_SEEN_WITHIN).contains(&now.duration_since(self.at))
+        // Another thread's time may be a moment ahead. One that is far ahead is of a clock that was set back.
+        now.duration_since(self.at).abs() < BIND_SEEN_WITHIN
     }
 }
 
@@ -265,7 +265,7 @@ impl Cluster {
             return None;
         }
         let (nodes, options) = (&self.nodes, &self.options);
-        self.freed.retain(|node, at| nodes.contains_key(node) && *at <= now && options.is_recent(*at, now));
+        self.freed.retain(|node, at| nodes.contains_key(node) && is_lately_freed(*at, options, now));
         let remembered = Remembered { last: Some(&self.ranking), freed: Some(&self.freed) };
         let ranking = rank(&self.nodes, &self.occupancies, remembered, &self.options, now);
         let changed = ranking.changed_since(&self.ranking);
