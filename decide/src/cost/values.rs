@@ -73,7 +73,8 @@ fn is_shrinking(set: &SetView, pods: &[&CostPod]) -> bool {
 /// While the ReplicaSet shrinks no value is taken off: of those that go it would be in vain, and of the others there
 /// may be no need any more after that.
 pub fn desired(set: &SetView, pods: &[&CostPod], ground: &Ground<'_>) -> Vec<Option<i32>> {
-    let nothing = withheld(set, pods).is_some();
+    // Of pods that are about to be one or none no other gets a value either.
+    let nothing = set.replicas < 2 || withheld(set, pods).is_some();
     let sites: Vec<Site<'_>> = pods.iter().map(|pod| Site::of(pod, ground)).collect();
     let mut values: Vec<_> = sites
         .iter()
