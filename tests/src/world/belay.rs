@@ -10,7 +10,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::api::ListParams;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::cluster::Cluster;
 use super::namespace::add_nodes;
@@ -60,7 +60,7 @@ impl Belay {
         cluster.node_agent().play(IMAGE, Program { path, environment });
         let nodes: Api<Node> = Api::all(cluster.client());
         if nodes.get_opt(SYSTEM_NODES[0]).await?.is_none() {
-            add_nodes(cluster, &SYSTEM_NODES.map(str::to_owned), None).await?;
+            add_nodes(cluster, &SYSTEM_NODES.map(str::to_owned), &json!({})).await?;
         }
         let belay = Self::of(cluster);
         belay.helm(&["upgrade", "--install", "--create-namespace"], &values).await?;
@@ -172,6 +172,24 @@ impl Belay {
         let (status, body) = plain_http::get(address, "/metrics").await?;
         ensure!(status.is_success(), "HTTP {status} from /metrics of {}", pod.name);
         Ok(String::from_utf8_lossy(&body).into_owned())
+    }
+
+    /// What these pods have counted together: the sum of all series of a metric whose labels contain this text, 0 where
+    /// there is none.
+    ///
+    /// # Errors
+    /// When a pod does not answer.
+    pub async fn counted(&self, pods: &[PodInfo], name: &str, labels: &str) -> anyhow::Result<u64> {
+        let mut sum = 0;
+        for pod in pods {
+            let text = self.metrics(pod).await?;
+            let of_metric = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
+            for line in text.lines().filter(of_metric).filter(|line| line.contains(labels)) {
+                let value = line.rsplit(' ').next().and_then(|value| value.parse::<u64>().ok());
+                sum += value.with_context(|| format!("no count: {line}"))?;
+            }
+        }
+        Ok(sum)
     }
 }
 

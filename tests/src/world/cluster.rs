@@ -185,7 +185,7 @@ impl Cluster {
     /// # Errors
     /// When they do not become Ready.
     pub async fn add_nodes(&self, names: &[String]) -> anyhow::Result<()> {
-        namespace::add_nodes(self, names, None).await
+        namespace::add_nodes(self, names, &json!({})).await
     }
 
     /// Installs the chart with these values on simulated nodes of its own, as a user would, or brings an installed one

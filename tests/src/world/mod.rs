@@ -67,8 +67,25 @@ pub fn test_with_belay(name: &str, body: impl AsyncFnOnce(&Namespace) -> anyhow:
 ///
 /// # Panics
 /// As [`test`].
-#[expect(clippy::panic, reason = "how a test tells libtest that it failed")]
 pub fn test_on(cluster: &Cluster, name: &str, body: impl AsyncFnOnce(&Namespace) -> anyhow::Result<()>) {
+    run(cluster, name, body, true);
+}
+
+/// As [`test`], on a cluster of the test's own, which goes as a whole when the test ends: for so many objects that they
+/// would take long to leave one by one.
+///
+/// # Panics
+/// As [`test`].
+#[expect(clippy::panic, reason = "how a test tells libtest that it failed")]
+pub fn test_alone(name: &str, body: impl AsyncFnOnce(&Namespace) -> anyhow::Result<()>) {
+    match Cluster::start(Options::default()) {
+        Ok(cluster) => run(&cluster, name, body, false),
+        Err(error) => panic!("no test cluster: {error:#}"),
+    }
+}
+
+#[expect(clippy::panic, reason = "how a test tells libtest that it failed")]
+fn run(cluster: &Cluster, name: &str, body: impl AsyncFnOnce(&Namespace) -> anyhow::Result<()>, cleans_up: bool) {
     let namespace = match cluster.block_on(cluster.namespace(name)) {
         Ok(namespace) => namespace,
         Err(error) => panic!("no namespace for the test {name}: {error:#}"),
@@ -85,7 +102,9 @@ pub fn test_on(cluster: &Cluster, name: &str, body: impl AsyncFnOnce(&Namespace)
     if !matches!(outcome, Ok(Ok(()))) {
         eprintln!("{}", cluster.block_on(cluster.report(namespace.name())));
     }
-    cluster.block_on(namespace.clean_up());
+    if cleans_up {
+        cluster.block_on(namespace.clean_up());
+    }
     match outcome {
         Ok(Ok(())) => {}
         Ok(Err(error)) => panic!("{name}: {error:#}"),

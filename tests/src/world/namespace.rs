@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::cluster::Cluster;
 use super::waiting;
-use super::workload::Web;
+use super::workload::{Web, merge};
 use crate::load::Load;
 use crate::node_agent::SIMULATED;
 use crate::service_proxy::SERVICE_NAME;
@@ -74,11 +74,23 @@ impl Namespace {
     /// # Errors
     /// When they do not become Ready.
     pub async fn nodes(&self, count: usize) -> anyhow::Result<Vec<String>> {
+        self.nodes_with(count, &json!({})).await
+    }
+
+    /// As [`Namespace::nodes`], with this merged into each Node: labels, or a capacity of its own.
+    ///
+    /// # Errors
+    /// When they do not become Ready.
+    pub async fn nodes_with(&self, count: usize, more: &Value) -> anyhow::Result<Vec<String>> {
         let first = self.nodes.fetch_add(count, Ordering::Relaxed);
         let names: Vec<String> =
             (first + 1..=first + count).map(|number| format!("{}-node-{number}", self.name)).collect();
-        let taint = json!({ "key": OWNER, "value": self.name, "effect": "NoSchedule" });
-        add_nodes(&self.cluster, &names, Some((&self.name, taint))).await?;
+        let mut node = json!({
+            "metadata": { "labels": { OWNER: self.name } },
+            "spec": { "taints": [{ "key": OWNER, "value": self.name, "effect": "NoSchedule" }] },
+        });
+        merge(&mut node, more);
+        add_nodes(&self.cluster, &names, &node).await?;
         Ok(names)
     }
 
@@ -243,8 +255,8 @@ async fn remove_nodes_after(namespaces: Api<NamespaceObject>, nodes: Api<Node>, 
     let _ = nodes.delete_collection(&DeleteParams::default(), &owned).await;
 }
 
-/// Adds simulated nodes and waits until pods can be scheduled to them.
-pub(super) async fn add_nodes(cluster: &Cluster, names: &[String], owner: Option<(&str, Value)>) -> anyhow::Result<()> {
+/// Adds simulated nodes, with this merged into each, and waits until pods can be scheduled to them.
+pub(super) async fn add_nodes(cluster: &Cluster, names: &[String], more: &Value) -> anyhow::Result<()> {
     let nodes: Api<Node> = Api::all(cluster.client());
     for (index, name) in names.iter().enumerate() {
         let zone = ["zone-a", "zone-b", "zone-c"][index % 3];
@@ -260,10 +272,7 @@ pub(super) async fn add_nodes(cluster: &Cluster, names: &[String], owner: Option
                 },
             },
         });
-        if let Some((owner, taint)) = &owner {
-            node["metadata"]["labels"][OWNER] = json!(owner);
-            node["spec"] = json!({ "taints": [taint] });
-        }
+        merge(&mut node, more);
         nodes
             .create(&PostParams::default(), &serde_json::from_value(node)?)
             .await
