@@ -96,6 +96,6 @@ fn settle(costs: &Costs) -> usize {
                 writes += 1;
             });
         }
-        debug_assert!(writes <= 10 * SIZE.pods, "{} pods a node", EACH);
+        debug_assert!(writes <= 10 * SIZE.pods, "{EACH} pods a node");
     }
 }

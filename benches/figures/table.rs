@@ -44,12 +44,12 @@ impl fmt::Display for Table {
 pub(crate) struct Times(Vec<f64>);
 
 impl Times {
-    /// Does something so often; only `timed` counts, `prepare` does not.
-    pub(crate) fn of<T>(times: usize, mut prepare: impl FnMut(usize) -> T, mut timed: impl FnMut(T)) -> Self {
+    /// Does something so often; only `measured` counts, `prepare` does not.
+    pub(crate) fn of<T>(times: usize, mut prepare: impl FnMut(usize) -> T, mut measured: impl FnMut(T)) -> Self {
         let one = |at| {
             let prepared = prepare(at);
             let started = Instant::now();
-            timed(prepared);
+            measured(prepared);
             millis(started.elapsed())
         };
         let mut all: Vec<f64> = (0..times).map(one).collect();
