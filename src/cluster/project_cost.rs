@@ -91,7 +91,9 @@ pub fn pod(pod: &PodSubset, left_out: &LeftOut, now: Timestamp) -> KnownPod {
         mine => Standing::OtherPart(mine.effective()),
     };
     let ready = condition(&pod.status.conditions, "Ready");
-    let ready_since = ready.and_then(|ready| ready.last_transition_time.as_ref()).map(|time| time.0);
+    // Until the kubelet says anything about it, the pod starts from when it got its node.
+    let scheduled = condition(&pod.status.conditions, "PodScheduled").filter(|scheduled| scheduled.status == "True");
+    let ready_since = ready.or(scheduled).and_then(|told| told.last_transition_time.as_ref()).map(|time| time.0);
     let is_mirror = annotation(meta, MIRROR_ANNOTATION).is_some();
     let movable = !is_mirror && controller_uid(meta, "DaemonSet").is_none();
     let created = created(meta, now);

@@ -307,7 +307,13 @@ impl Work for Loop {
         let due = match due {
             Some(due) => due,
             None => {
-                self.costs.changed().await;
+                let now = Clock::wall();
+                let next = self.costs.read(|cluster| cluster.next_look(now));
+                let pause = Duration::try_from(next.duration_since(now)).unwrap_or_default();
+                tokio::select! {
+                    () = self.costs.changed() => {}
+                    () = tokio::time::sleep(pause) => {}
+                }
                 // Kept, since whatever else wakes the loop ends this wait.
                 *self.remembered.looks.lock().due.get_or_insert_with(|| Instant::now() + GATHER)
             }

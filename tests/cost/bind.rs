@@ -8,9 +8,11 @@ use anyhow::{Context as _, ensure};
 use belay_e2e::watching::{Change, changes};
 use belay_e2e::world::{Belay, Namespace, PodInfo, Web, Workload};
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodSchedulingGate};
+use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher;
 use parking_lot::Mutex;
+use serde_json::json;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::busy_support::{COST, mark, written};
@@ -54,6 +56,36 @@ fn a_value_of_the_users_own_template_is_there_after_the_bind_as_before_it() {
     });
 }
 
+#[test]
+fn pods_that_waited_long_for_a_node_need_no_patch_after_their_bind_either() {
+    patient("bind-late", async |ns: &Namespace, belay: &Belay| {
+        ranked_nodes(ns, belay).await?;
+        let binds = Binds::follow(ns, belay).await?;
+        gated(ns.web("web")).create().await?;
+        gated(over_zones(ns.web("spread"))).create().await?;
+        let waiting = ns
+            .eventually("all pods wait for a node", SOON, async || {
+                let mut pods = ns.pods("app in (web, spread)").await?;
+                pods.retain(|pod| pod.node.is_empty());
+                ensure!(pods.len() == 12, "{} do", pods.len());
+                Ok(pods)
+            })
+            .await?;
+        // All that is there has settled, and these are no newcomers any more.
+        rested_in(ns, belay, PATIENT).await?;
+        for pod in waiting {
+            let patch = Patch::Json::<()>(serde_json::from_value(
+                json!([{ "op": "remove", "path": "/spec/schedulingGates" }]),
+            )?);
+            ns.api::<Pod>().patch(&pod.name, &PatchParams::default(), &patch).await?;
+        }
+        for name in ["web", "spread"] {
+            bound(ns, &Workload::of(ns, name)).await?;
+        }
+        binds.were_all(ns, belay, 12).await
+    });
+}
+
 fn patient(name: &str, body: impl AsyncFnOnce(&Namespace, &Belay) -> anyhow::Result<()>) {
     with_values(name, settling_in(PATIENT), body);
 }
@@ -69,6 +101,14 @@ async fn need_no_patch(ns: &Namespace, belay: &Belay, web: Web<'_>) -> anyhow::R
     }
     binds.were_all(ns, belay, 18).await?;
     Ok(workload)
+}
+
+/// Pods that wait until somebody takes a gate away.
+fn gated(web: Web<'_>) -> Web<'_> {
+    web.replicas(6).grace(1).edit(|deployment| {
+        let gate = PodSchedulingGate { name: "test.belay.dev/later".into() };
+        deployment.spec.template.spec.get_or_insert_default().scheduling_gates = Some(vec![gate]);
+    })
 }
 
 /// Three nodes in three zones with pods enough, and different numbers of them, that a few more change no order. The

@@ -102,7 +102,7 @@ pub fn at_bind(set: &SetView, pods: &[&CostPod], pod: &CostPod, node: &str, grou
     if !matches!(pod.standing, Standing::Absent) {
         return None;
     }
-    let bound = CostPod { node: Some(node.into()), ..pod.clone() };
+    let bound = pod.bound_to(node, ground.now);
     let mut pods: Vec<&CostPod> = pods.iter().copied().filter(|other| other.uid != pod.uid).collect();
     pods.push(&bound);
     desired(set, &pods, ground).pop()?

@@ -120,7 +120,7 @@ pub struct CostPod {
 pub enum Readiness {
     /// It is true.
     Ready(Option<Timestamp>),
-    /// It is not, or not there yet.
+    /// It is not, or not there yet: then since when the pod has had its node.
     NotReady(Option<Timestamp>),
 }
 
@@ -251,6 +251,11 @@ impl CostPod {
     /// It serves: among such pods values decide, and all others go before them.
     pub fn serves(&self) -> bool {
         self.is_ready() && self.phase == PodPhase::Running
+    }
+
+    /// The pod as it is once it is bound. However long it has waited for its node, it begins to start only now.
+    pub(super) fn bound_to(&self, node: &str, now: Timestamp) -> Self {
+        Self { node: Some(node.into()), readiness: Readiness::NotReady(Some(now)), ..self.clone() }
     }
 
     /// It has just come.

@@ -305,3 +305,17 @@ fn only_what_would_have_to_run_elsewhere_is_movable_and_must_have_a_controller()
         assert_eq!((pod.movable, pod.hold), (movable, hold), "{name}");
     }
 }
+
+#[test]
+fn a_pod_of_which_the_kubelet_said_nothing_yet_starts_from_when_it_got_its_node() {
+    let since = |conditions: Value| {
+        let raw = json!({"metadata": {"namespace": "shop", "name": "web-1"}, "status": {"conditions": conditions}});
+        pod(&serde_json::from_value(raw).unwrap(), &LeftOut::default(), now()).pod.readiness
+    };
+    let of = |kind: &str, status: &str, hour: u32| json!({"type": kind, "status": status, "lastTransitionTime": format!("2026-11-30T{hour:02}:00:00Z")});
+    let at_nine = Readiness::NotReady(Some(at("2026-11-30T09:00:00Z")));
+    let at_ten = Readiness::NotReady(Some(at("2026-11-30T10:00:00Z")));
+    assert_eq!(since(json!([of("PodScheduled", "True", 9)])), at_nine);
+    assert_eq!(since(json!([of("PodScheduled", "True", 9), of("Ready", "False", 10)])), at_ten);
+    assert_eq!(since(json!([of("PodScheduled", "False", 9)])), Readiness::NotReady(None));
+}

@@ -59,7 +59,7 @@ impl Cluster {
     /// A bind was answered: believed until the pod is seen bound. The pod itself need not have been seen yet.
     pub fn assume(&mut self, pod: &CostPod, node: &str, value: Option<i32>, now: Timestamp) {
         let standing = value.map_or(pod.standing, Standing::Ours);
-        let bound = CostPod { node: Some(node.into()), standing, ..pod.clone() };
+        let bound = CostPod { standing, ..pod.bound_to(node, now) };
         self.assumed.insert(pod.uid.clone(), Assumed { pod: bound, at: now });
     }
 

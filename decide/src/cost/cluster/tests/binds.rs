@@ -221,3 +221,17 @@ fn pods_that_are_still_to_be_written_are_not_placed_for_the_sake_of_one_that_is_
     let alone = cluster.value_at_bind(&coming, "a1", api.now).expect("it is to be spread");
     assert_eq!(alone / 2048, -1, "as if it were the first: the controller places them all together");
 }
+
+#[test]
+fn a_pod_that_waited_long_for_a_node_gets_its_value_all_the_same() {
+    let (mut api, mut cluster) = zones();
+    let name = api.create("web");
+    api.tell_pod(&mut cluster, &name);
+    api.now += SignedDuration::from_hours(1);
+    cluster.look(api.now);
+    assert!(answer(&mut api, &mut cluster, &name, "a1").is_some());
+    // A sibling that is bound next reckons with it, though it is not seen bound.
+    let (first, second) = (name, api.create("web"));
+    let other = answer(&mut api, &mut cluster, &second, "a1").expect("it is to be spread");
+    assert_ne!(api.pods[&first].pod.standing, Standing::Ours(other));
+}
