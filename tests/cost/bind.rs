@@ -23,7 +23,7 @@ use crate::zones::over_zones;
 
 /// How long Belay takes what is new for still changing, in these tests: as long as a busy machine may need to bind a pod
 /// and make it Ready. One that takes longer is down.
-const PATIENT: Duration = Duration::from_secs(3);
+const PATIENT: Duration = Duration::from_secs(8);
 
 /// The API server's count of binds that it let pass because it got no answer.
 const FAILED_OPEN: &str = "apiserver_admission_webhook_fail_open_count{name=\"binding.cost.belay.dev\"";

@@ -1,13 +1,15 @@
 //! Two controllers that write the same annotation: Belay leaves it to Karpenter, says so, and is back when Karpenter has
 //! gone.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use belay_e2e::karpenter::Karpenter;
 use belay_e2e::world::{Belay, PodInfo};
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::DeleteParams;
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::Api;
+use kube::api::{DeleteParams, ListParams};
 
 use crate::scene::{PATIENCE, Scene, counted};
 use crate::values::{cost, ensure_ranked_but, is_belays, record};
@@ -17,12 +19,14 @@ use crate::writes::{GATE, passes};
 pub(crate) async fn belay_gives_way(scene: &Scene<'_>, belay: &Belay, period: Duration) -> anyhow::Result<()> {
     let ns = scene.ns;
     let karpenter = Karpenter::start(ns.cluster(), &[GATE]).await?;
-    ns.eventually("Belay to stand down for both ReplicaSets", PATIENCE, async || {
-        let standing = standing_down(belay).await?;
-        ensure!(standing == scene.workloads.len(), "it does for {standing}");
-        told(scene, "DeletionCostStoodDown").await
-    })
-    .await?;
+    let left_alone = ns
+        .eventually("Belay to stand down for nodes", PATIENCE, async || {
+            let told = told(scene, "DeletionCostStoodDown").await?;
+            let standing = standing_down(belay).await?;
+            ensure!(standing > 0 && told.len() == standing, "it does for {standing}, and says so of {told:?}");
+            Ok(told)
+        })
+        .await?;
     // Karpenter leaves a pod that changed under its hands to its next look, a minute later: not all carry its value yet.
     let foreign = ns
         .eventually("Belay to have given up all pods", PATIENCE, async || {
@@ -36,7 +40,7 @@ pub(crate) async fn belay_gives_way(scene: &Scene<'_>, belay: &Belay, period: Du
     // From now on Belay writes nothing, not even to a pod that is new.
     passes(scene, belay, 2).await?;
     let before = ns.pod_writes()?.len();
-    let fresh = replaced(scene).await?;
+    let fresh = replaced(scene, &left_alone).await?;
     passes(scene, belay, 2).await?;
     let writes = ns.pod_writes()?.split_off(before);
     ensure!(writes.is_empty(), "while it stands down, Belay wrote {writes:?}");
@@ -46,7 +50,9 @@ pub(crate) async fn belay_gives_way(scene: &Scene<'_>, belay: &Belay, period: Du
     ns.eventually("Belay to be back", PATIENCE + period, async || {
         let standing = standing_down(belay).await?;
         ensure!(standing == 0, "it stands down for {standing}");
-        told(scene, "DeletionCostResumed").await
+        let told = told(scene, "DeletionCostResumed").await?;
+        ensure!(left_alone.is_subset(&told), "it says so of {told:?} alone");
+        Ok(())
     })
     .await?;
     // What Karpenter left would go before anything that Belay writes on the same ReplicaSets' pods: that is for people to
@@ -62,24 +68,21 @@ pub(crate) async fn belay_gives_way(scene: &Scene<'_>, belay: &Belay, period: Du
 }
 
 async fn standing_down(belay: &Belay) -> anyhow::Result<usize> {
-    Ok(counted(belay, "belay_deletion_cost_stood_down", "kind=\"ReplicaSet\"").await? as usize)
+    Ok(counted(belay, "belay_deletion_cost_stood_down", "kind=\"Node\"").await? as usize)
 }
 
-/// An error unless there are Events with this reason about both ReplicaSets.
-async fn told(scene: &Scene<'_>, reason: &str) -> anyhow::Result<()> {
-    let events = scene.ns.list("events").await?;
-    for workload in &scene.workloads {
-        let set = workload.replica_sets().await?.pop().and_then(|set| set.metadata.name).context("no ReplicaSet")?;
-        let is_told = events.iter().any(|event| event["reason"] == reason && event["involvedObject"]["name"] == *set);
-        ensure!(is_told, "no Event {reason} about {set}");
-    }
-    Ok(())
+/// The nodes that Events with this reason are about.
+async fn told(scene: &Scene<'_>, reason: &str) -> anyhow::Result<BTreeSet<String>> {
+    let events: Api<Event> = Api::namespaced(scene.ns.cluster().client().clone(), "default");
+    let events = events.list(&ListParams::default()).await?.items;
+    let about = events.into_iter().filter(|event| event.reason.as_deref() == Some(reason));
+    Ok(about.filter_map(|event| event.involved_object.name).collect())
 }
 
-/// Deletes a pod, and answers the one that comes in its place once it is Ready.
-async fn replaced(scene: &Scene<'_>) -> anyhow::Result<PodInfo> {
+/// Deletes a pod on one of these nodes, and answers the one that comes in its place once it is Ready.
+async fn replaced(scene: &Scene<'_>, nodes: &BTreeSet<String>) -> anyhow::Result<PodInfo> {
     let before = scene.pods().await?;
-    let gone = before.first().context("no pods")?;
+    let gone = before.iter().find(|pod| nodes.contains(&pod.node)).context("no pods on these nodes")?;
     scene.ns.api::<Pod>().delete(&gone.name, &DeleteParams::default()).await?;
     scene
         .ns

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-/// On so many pods within one period is no edit by hand, if it was not all at once.
+/// On so many pods within one period is no edit by hand, if they are of several ReplicaSets or it was not all at once.
 const PODS: usize = 3;
 
 /// At so many moments. `kubectl annotate --selector` rewrites any number of pods, but once; Karpenter comes again the
@@ -88,8 +88,12 @@ impl Signs {
 
     fn are_a_controllers(&self, scope: &Scope) -> bool {
         let sets: BTreeSet<_> = self.pods.values().map(|(set, _)| set).collect();
-        let is_several = matches!(scope, Scope::Set(_)) || sets.len() > 1;
-        self.pods.len() >= PODS && self.moments.len() >= MOMENTS && is_several
+        let is_no_edit = match scope {
+            // What goes by nodes is about nodes: an edit by hand is about a workload.
+            Scope::Node(_) => sets.len() > 1,
+            Scope::Set(_) => self.moments.len() >= MOMENTS,
+        };
+        self.pods.len() >= PODS && is_no_edit
     }
 
     fn are_lately(&self, period: SignedDuration, now: Timestamp) -> bool {
@@ -236,6 +240,12 @@ mod tests {
             });
             assert_eq!(stood.map(|at| at + 1), expected, "{period:?}, {pause}");
         }
+    }
+
+    #[test]
+    fn what_concerns_several_workloads_of_a_node_is_no_edit_even_in_one_go() {
+        let signs = [sign("a", "web"), sign("b", "web"), sign("c", "api")];
+        assert_eq!(note(&mut Rivals::default(), &signs, 0), [Scope::Node("n1".into())]);
     }
 
     #[test]
