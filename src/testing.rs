@@ -2,11 +2,20 @@
 
 mod api_server;
 
+use std::sync::Arc;
+
 use belay_decide::busy::Rule;
+use tokio_util::sync::CancellationToken;
 
 pub(crate) use api_server::{ApiServer, Asked, Reply};
 
+use crate::cluster::apply::Applier;
+use crate::cluster::lease::Leadership;
+use crate::cluster::owners::Resources;
 use crate::config::{Config, Selects};
+use crate::metrics::Metrics;
+use crate::rate::TokenBucket;
+use crate::tasks::Tasks;
 
 /// What every configuration must have.
 pub(crate) const NEEDED: &str = "certs: {secretName: ca, dnsNames: [belay.svc]}
@@ -26,4 +35,24 @@ pub(crate) fn config_of_rules(list: &str) -> Config {
 /// These busy rules, compiled, with what each selects.
 pub(crate) fn rules(list: &str) -> (Vec<Rule>, Vec<Selects>) {
     config_of_rules(list).busy_hints.compile().expect("what is parsed compiles")
+}
+
+/// An applier that leads and is held up by no rate, and what it counts.
+pub(crate) fn leading_applier(
+    api: &ApiServer,
+    resources: Resources,
+    pod_name: Option<&str>,
+) -> (Arc<Applier>, Arc<Leadership>, Arc<Metrics>) {
+    let (leadership, metrics) = (Arc::new(Leadership::default()), Arc::new(Metrics::default()));
+    leadership.win();
+    let applier = Applier::start(
+        api.client.clone(),
+        Arc::clone(&leadership),
+        Arc::new(TokenBucket::new(1000)),
+        resources,
+        pod_name.map(str::to_owned),
+        Arc::clone(&metrics),
+        &Tasks::new(CancellationToken::new()),
+    );
+    (applier, leadership, metrics)
 }

@@ -126,8 +126,7 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
 }
 
 /// Takes part in the election, as soon as there is something to be seen: a replica that sees nothing must not keep one
-/// that does from leading. What only deletion costs read is waited for until it is known whether it can
-/// be seen.
+/// that does from leading. What only deletion costs read is waited for until it is known whether it can be seen.
 async fn elect(
     client: Client,
     namespace: String,

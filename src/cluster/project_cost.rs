@@ -6,6 +6,7 @@ mod tests;
 use std::sync::Arc;
 
 use belay_decide::busy::Rule;
+use belay_decide::busy::hints::{DO_NOT_DISRUPT, SAFE_TO_EVICT};
 use belay_decide::cost::cluster::{Budget, Claim, KnownPod, KnownSet};
 use belay_decide::cost::{
     COST_ANNOTATION, Constraint, CostPod, Keep, NodeFacts, PodHold, Readiness, SetView, Standing,
@@ -26,14 +27,8 @@ use super::project_busy::MIRROR_ANNOTATION;
 use super::subset::{NodeSubset, PodSubset, ReplicaSetSubset};
 use crate::config::Selects;
 
-/// Node and pod annotation by which Karpenter leaves alone (`karpenter/pkg/apis/v1/labels.go`).
-const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
-
 /// Node annotation by which Cluster Autoscaler leaves alone (`cluster-autoscaler/core/scaledown/eligibility`).
 const SCALE_DOWN_DISABLED: &str = "cluster-autoscaler.kubernetes.io/scale-down-disabled";
-
-/// Pod annotation by which Cluster Autoscaler leaves its node alone.
-const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
 
 /// Labels of nodes that carry the control plane; the second is what kubeadm used before 1.24.
 const CONTROL_PLANE: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];

@@ -9,13 +9,12 @@ use crate::support::SOON;
 use crate::values::{order, resize, steady};
 
 /// Where Belay runs.
-const SYSTEM: &str = "belay-system";
 
 #[test]
 fn pods_that_are_bound_while_no_webhook_runs_get_their_value_by_one_patch_each() {
     cost("no-webhook", async |ns: &Namespace, belay: &Belay| {
         nodes(ns, 2, 3).await?;
-        scale(ns, belay, "webhook", 0).await?;
+        belay.scale(ns, "webhook", 0, PATIENCE).await?;
         let web = ns.web("web").replicas(6).grace(1).create().await?;
         web.available(SOON).await?;
         let nodes = order(ns, belay, &web).await?;
@@ -23,7 +22,7 @@ fn pods_that_are_bound_while_no_webhook_runs_get_their_value_by_one_patch_each()
         patched.sort();
         let pods: Vec<_> = steady(&web).await?.into_iter().map(|pod| pod.name).collect();
         ensure!(patched == pods, "these were written: {patched:?}, and not each of these once: {pods:?}");
-        scale(ns, belay, "webhook", 2).await?;
+        belay.scale(ns, "webhook", 2, PATIENCE).await?;
         at_work(ns, belay).await?;
         // What comes now needs no patch again: the one that goes first makes room.
         resize(ns, &web, 5).await?;
@@ -64,16 +63,4 @@ fn controllers_that_are_killed_and_start_again_write_nothing() {
         ensure!(order(ns, belay, &web).await? == nodes, "the order is another than {nodes:?}");
         Ok(())
     });
-}
-
-/// Scales one of Belay's Deployments, and waits until it has just these pods.
-async fn scale(ns: &Namespace, belay: &Belay, component: &str, replicas: usize) -> anyhow::Result<()> {
-    let (deployment, count) = (format!("belay-{component}"), format!("--replicas={replicas}"));
-    ns.cluster().kubectl(["--namespace", SYSTEM, "scale", "deployment", &deployment, &count]).ok().await?;
-    ns.eventually(&format!("{deployment} has {replicas} pods"), PATIENCE, async || {
-        let pods = if component == "webhook" { belay.webhook_pods().await? } else { belay.controller_pods().await? };
-        ensure!(pods.len() == replicas && pods.iter().all(|pod| pod.ready), "it has {}", pods.len());
-        Ok(())
-    })
-    .await
 }

@@ -41,16 +41,7 @@ fn a_replica_set_that_another_controller_writes_on_is_left_alone_until_it_has_go
             resumes(ns, belay, "ReplicaSet", &set, turn).await?;
             let (away, least) = (since.elapsed(), STAND_DOWN * turn);
             ensure!(away >= least, "it came back after {away:?}, not {least:?}");
-            ns.eventually("the pods that nobody else wrote on carry values again", SOON, async || {
-                for pod in others {
-                    ensure!(ours(&ns.pod_info(pod).await?)?.is_some(), "{pod} carries none");
-                }
-                Ok(())
-            })
-            .await?;
-            for pod in rewritten {
-                theirs(&ns.pod_info(pod).await?)?;
-            }
+            each_has_its_own(ns, others, rewritten).await?;
         }
         Ok(())
     });
@@ -88,18 +79,23 @@ fn a_node_on_which_another_controller_writes_is_left_alone_until_it_has_gone() {
             ensure!(all_ours(workload).await?, "{} has lost its values", workload.name());
         }
         resumes(ns, belay, "Node", &nodes[0], 1).await?;
-        ns.eventually("the pod that nobody else wrote on carries a value again", SOON, async || {
-            for pod in left {
-                ensure!(ours(&ns.pod_info(pod).await?)?.is_some(), "{pod} carries none");
-            }
-            Ok(())
-        })
-        .await?;
-        for pod in rewritten {
-            theirs(&ns.pod_info(pod).await?)?;
+        each_has_its_own(ns, left, rewritten).await
+    });
+}
+
+/// Waits until pods that nobody else wrote on carry Belay's values again; those that were rewritten stay theirs.
+async fn each_has_its_own(ns: &Namespace, others: &[String], rewritten: &[String]) -> anyhow::Result<()> {
+    ns.eventually("the pods that nobody else wrote on carry values again", SOON, async || {
+        for pod in others {
+            ensure!(ours(&ns.pod_info(pod).await?)?.is_some(), "{pod} carries none");
         }
         Ok(())
-    });
+    })
+    .await?;
+    for pod in rewritten {
+        theirs(&ns.pod_info(pod).await?)?;
+    }
+    Ok(())
 }
 
 /// Lets the other controller come again and again until Belay stands down. The answer is when it came for the last time.

@@ -80,15 +80,7 @@ pub(crate) async fn finally<T>(
 
 /// Scales one of Belay's Deployments, and waits until it has just these pods.
 pub(crate) async fn scale(ns: &Namespace, belay: &Belay, component: &str, replicas: usize) -> anyhow::Result<()> {
-    let deployment = format!("belay-{component}");
-    let count = format!("--replicas={replicas}");
-    ns.cluster().kubectl(["--namespace", SYSTEM, "scale", "deployment", &deployment, &count]).ok().await?;
-    ns.eventually(&format!("{deployment} has {replicas} pods"), PATIENCE, async || {
-        let pods = if component == "webhook" { belay.webhook_pods().await? } else { belay.controller_pods().await? };
-        ensure!(pods.len() == replicas && pods.iter().all(|pod| pod.ready), "it has {}", pods.len());
-        Ok(())
-    })
-    .await
+    belay.scale(ns, component, replicas, PATIENCE).await
 }
 
 /// Takes a pod away as a machine that is lost does: its program is gone at once, and nobody gives anything up.

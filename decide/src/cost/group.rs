@@ -17,6 +17,17 @@ pub enum Group {
     Normal,
 }
 
+impl Group {
+    /// The word for metrics and people.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Draining => "Draining",
+            Self::Drifted => "Drifted",
+            Self::Normal => "Normal",
+        }
+    }
+}
+
 /// Why a node gets no rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Protection {

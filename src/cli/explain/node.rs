@@ -112,14 +112,14 @@ pub(super) fn explain(seen: &SeenCluster, name: &str, now: Timestamp) -> Option<
     let facts = cluster.node(name)?;
     let ranking = cluster.ranking();
     let (group, because, pods) = match ranking.verdict(name)? {
-        Verdict::Ranked(ranked) => (group(ranked.group), why(seen, name, ranked.group), Some(ranked.pods)),
+        Verdict::Ranked(ranked) => (ranked.group.as_str(), why(seen, name, ranked.group), Some(ranked.pods)),
         Verdict::Waiting { group: waiting, pods } => {
             let because = format!(
                 "{}; it has no rank, since others are to empty sooner ({} nodes are ranked, deletionCost.maxNodes)",
                 why(seen, name, *waiting),
                 seen.options.max_nodes
             );
-            (group(*waiting), because, Some(*pods))
+            (waiting.as_str(), because, Some(*pods))
         }
         Verdict::Protected(protection) => ("Protected", protected(protection), None),
     };
@@ -137,14 +137,6 @@ pub(super) fn explain(seen: &SeenCluster, name: &str, now: Timestamp) -> Option<
         workloads,
         unread: seen.unread.clone(),
     })
-}
-
-fn group(group: Group) -> &'static str {
-    match group {
-        Group::Draining => "Draining",
-        Group::Drifted => "Drifted",
-        Group::Normal => "Normal",
-    }
 }
 
 fn why(seen: &SeenCluster, name: &str, group: Group) -> String {

@@ -1,7 +1,5 @@
 //! Writes, before a server on the loopback.
 
-use tokio_util::sync::CancellationToken;
-
 use super::*;
 use crate::testing::{ApiServer, Asked, Reply};
 
@@ -56,16 +54,10 @@ async fn stage<const N: usize>(answers: [(&'static str, Reply); N]) -> Stage {
         answers.get(asked.what.as_str()).cloned().unwrap_or(Reply::Status(404, "there is no such thing"))
     })
     .await;
-    let (leadership, metrics) = (Arc::new(Leadership::default()), Arc::new(Metrics::default()));
-    leadership.win();
-    let applier = Applier::start(
-        api.client.clone(),
-        Arc::clone(&leadership),
-        Arc::new(TokenBucket::new(1000)),
+    let (applier, leadership, metrics) = crate::testing::leading_applier(
+        &api,
         api.resources(&[("ci.example", "Runner"), ("ci.example", "Pool")]).await,
-        Some("belay-controller-0".into()),
-        Arc::clone(&metrics),
-        &Tasks::new(CancellationToken::new()),
+        Some("belay-controller-0"),
     );
     Stage { api, applier, leadership, metrics }
 }

@@ -7,16 +7,11 @@ use prometheus_client::metrics::gauge::Gauge;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::cluster::apply::Applier;
 use crate::cluster::index::{BusyPodSink, Index, IndexSink, OwnerSink};
-use crate::cluster::lease::Leadership;
 use crate::cluster::project;
 use crate::cluster::subset::PodSubset;
 use crate::cluster::watch::{Health, Sink as _};
-use crate::metrics::Metrics;
-use crate::rate::TokenBucket;
 use crate::settings::Settings;
-use crate::tasks::Tasks;
 use crate::testing::{self, ApiServer, Asked, Reply};
 
 /// A rule for pods that tell by themselves, and one for such as have an owner to be deleted.
@@ -134,17 +129,8 @@ async fn stage_with(pod: Value, more: &str, rule_health: RuleHealth) -> Stage {
     let config = testing::config(&format!("{more}\nbusyHints:\n  enabled: true\n  rules:\n    {rules}"));
     let (rules, selects) = config.busy_hints.compile().unwrap();
     let (index, dirty) = Index::following(rules);
-    let (leadership, metrics) = (Arc::new(Leadership::default()), Arc::new(Metrics::default()));
-    leadership.win();
-    let applier = Applier::start(
-        api.client.clone(),
-        Arc::clone(&leadership),
-        Arc::new(TokenBucket::new(1000)),
-        api.resources(&[("ci.example", "Runner")]).await,
-        None,
-        Arc::clone(&metrics),
-        &Tasks::new(CancellationToken::new()),
-    );
+    let (applier, leadership, metrics) =
+        testing::leading_applier(&api, api.resources(&[("ci.example", "Runner")]).await, None);
     let shared = Shared {
         client: api.client.clone(),
         index,

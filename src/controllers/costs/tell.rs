@@ -1,7 +1,5 @@
 //! What people are told of deletion costs: the order, and who is yielded to.
 
-use std::collections::BTreeMap;
-
 use belay_decide::action::{Event, Reference};
 use belay_decide::cost::cluster::{Cluster, Scope, Stance};
 use belay_decide::cost::{Group, Verdict};
@@ -75,16 +73,16 @@ impl Loop {
     }
 }
 
+/// The groups of nodes that have a rank.
+const RANKED: [Group; 3] = [Group::Draining, Group::Drifted, Group::Normal];
+
 /// How many nodes are in each group.
 pub(super) fn groups(cluster: &Cluster) -> [(&'static str, i64); 5] {
-    let mut counts = [("Draining", 0), ("Drifted", 0), ("Normal", 0), ("Waiting", 0), ("Protected", 0)];
+    let [draining, drifted, normal] = RANKED.map(|group| (group.as_str(), 0));
+    let mut counts = [draining, drifted, normal, ("Waiting", 0), ("Protected", 0)];
     for (_, verdict) in cluster.ranking().verdicts() {
         let at = match verdict {
-            Verdict::Ranked(ranked) => match ranked.group {
-                Group::Draining => 0,
-                Group::Drifted => 1,
-                Group::Normal => 2,
-            },
+            Verdict::Ranked(ranked) => ranked.group as usize,
             Verdict::Waiting { .. } => 3,
             Verdict::Protected(_) => 4,
         };
@@ -99,18 +97,12 @@ const NAMED: usize = 5;
 /// The order for people.
 pub(super) fn describe(cluster: &Cluster) -> String {
     let ranking = cluster.ranking();
-    let mut groups: BTreeMap<Group, usize> = BTreeMap::new();
-    for (_, verdict) in ranking.verdicts() {
-        if let Verdict::Ranked(ranked) = verdict {
-            *groups.entry(ranked.group).or_default() += 1;
-        }
-    }
-    let count: usize = groups.values().sum();
+    let count = ranking.order().count();
     if count == 0 {
         return "No node is to empty: none may be ranked".to_owned();
     }
-    let groups: Vec<_> =
-        groups.iter().map(|(group, count)| format!("{count} {}", format!("{group:?}").to_lowercase())).collect();
+    let groups = groups(cluster).into_iter().take(RANKED.len()).filter(|(_, count)| *count > 0);
+    let groups: Vec<_> = groups.map(|(group, count)| format!("{count} {}", group.to_lowercase())).collect();
     let first: Vec<_> = ranking.order().take(NAMED).collect();
     let more = if count > NAMED { ", …" } else { "" };
     format!("{count} nodes ranked ({}); first to empty: {}{more}", groups.join(", "), first.join(", "))

@@ -14,16 +14,13 @@ use prometheus_client::metrics::gauge::Gauge;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::cluster::apply::Applier;
 use crate::cluster::costs::CostSink;
 use crate::cluster::index::Index;
 use crate::cluster::lease::Leadership;
 use crate::cluster::owners::Resources;
 use crate::cluster::project_cost::{self, LeftOut};
 use crate::cluster::watch::Sink as _;
-use crate::metrics::Metrics;
 use crate::settings::Settings;
-use crate::tasks::Tasks;
 use crate::testing::{self, ApiServer, Asked, Reply};
 
 const PODS: &str = "/api/v1/namespaces/shop/pods/";
@@ -128,17 +125,8 @@ async fn stage_with(health: Vec<Health>, writes_per_second: u32) -> Stage {
     let answering = Arc::clone(&stored);
     let api = ApiServer::start(move |asked| answering.lock().answer(asked)).await;
     let (index, dirty) = Index::following(Vec::new());
-    let (leadership, metrics) = (Arc::new(Leadership::default()), Arc::new(Metrics::default()));
-    leadership.win();
-    let applier = Applier::start(
-        api.client.clone(),
-        Arc::clone(&leadership),
-        Arc::new(TokenBucket::new(1000)),
-        Resources::default(),
-        Some("belay-controller-0".into()),
-        Arc::clone(&metrics),
-        &Tasks::new(CancellationToken::new()),
-    );
+    let (applier, leadership, metrics) =
+        testing::leading_applier(&api, Resources::default(), Some("belay-controller-0"));
     let config = testing::config("deletionCost: {enabled: true}");
     let shared = Shared {
         client: api.client.clone(),

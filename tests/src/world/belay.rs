@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -13,7 +14,7 @@ use kube::api::ListParams;
 use serde_json::{Value, json};
 
 use super::cluster::Cluster;
-use super::namespace::add_nodes;
+use super::namespace::{Namespace, add_nodes};
 use super::workload::PodInfo;
 use crate::node_agent::Program;
 use crate::plain_http;
@@ -108,6 +109,27 @@ impl Belay {
     /// When the API server does not answer.
     pub async fn webhook_pods(&self) -> anyhow::Result<Vec<PodInfo>> {
         self.pods("webhook").await
+    }
+
+    /// Scales one of the Deployments, and waits until it has just these pods.
+    ///
+    /// # Errors
+    /// When it has other pods at the end of that time.
+    pub async fn scale(
+        &self,
+        ns: &Namespace,
+        component: &str,
+        replicas: usize,
+        within: Duration,
+    ) -> anyhow::Result<()> {
+        let (deployment, count) = (format!("belay-{component}"), format!("--replicas={replicas}"));
+        self.cluster.kubectl(["--namespace", NAMESPACE, "scale", "deployment", &deployment, &count]).ok().await?;
+        ns.eventually(&format!("{deployment} has {replicas} pods"), within, async || {
+            let pods = if component == "webhook" { self.webhook_pods().await? } else { self.controller_pods().await? };
+            ensure!(pods.len() == replicas && pods.iter().all(|pod| pod.ready), "it has {}", pods.len());
+            Ok(())
+        })
+        .await
     }
 
     /// The pods of the controller, those that stay first.

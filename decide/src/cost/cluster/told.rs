@@ -26,10 +26,15 @@ impl Cluster {
         if before.as_ref().is_some_and(|before| before.pod == *pod && before.hold_until == kept.known.hold_until) {
             return;
         }
-        let known = kept.known.clone();
-        self.notice(before.as_ref().map(|before| &before.pod), &known.pod, now);
-        for pod in before.iter().map(|before| &before.pod).chain([&known.pod]) {
+        for pod in before.iter().map(|before| &before.pod).chain([pod]) {
             self.dirty.touch(pod);
+        }
+        if let Some(set) = &pod.set
+            && let Some(against_us) = self.sign(before.as_ref().map(|before| &before.pod), pod)
+        {
+            let sign = Sign { pod: &pod.uid, node: pod.node.as_deref(), set, against_us };
+            let stances = self.rivals.note(sign, self.stand_down, now);
+            self.take_stances(stances);
         }
     }
 
@@ -41,23 +46,23 @@ impl Cluster {
         }
     }
 
-    /// Signs of another controller that writes values.
-    fn notice(&mut self, before: Option<&CostPod>, pod: &CostPod, now: Timestamp) {
-        let Some(set) = &pod.set else { return };
+    /// Whether what became of a pod is a sign of another controller that writes values, and then whether one against us.
+    fn sign(&self, before: Option<&CostPod>, pod: &CostPod) -> Option<bool> {
         let before = before.filter(|before| before.uid == pod.uid).map(|before| before.standing);
-        let against_us = match (before, pod.standing) {
+        match (before, pod.standing) {
             // Already theirs: another value says that they are still at it.
-            (Some(Standing::Theirs { value: old, .. }), Standing::Theirs { value, .. }) if old != value => false,
-            (Some(Standing::Theirs { .. }), _) => return,
+            (Some(Standing::Theirs { value: old, .. }), Standing::Theirs { value, .. }) if old != value => Some(false),
+            (Some(Standing::Theirs { .. }), _) => None,
             // What a process finds when it begins may be a day old.
-            (None, _) if self.looked_in.is_none() => return,
-            (Some(Standing::Ours(_)), Standing::Stripped(_)) | (_, Standing::Theirs { replaced: true, .. }) => true,
-            (Some(Standing::Absent | Standing::GivenUp | Standing::OtherPart(_)), Standing::Theirs { .. }) => false,
-            _ => return,
-        };
-        let sign = Sign { pod: &pod.uid, node: pod.node.as_deref(), set, against_us };
-        let stances = self.rivals.note(sign, self.stand_down, now);
-        self.take_stances(stances);
+            (None, _) if self.looked_in.is_none() => None,
+            (Some(Standing::Ours(_)), Standing::Stripped(_)) | (_, Standing::Theirs { replaced: true, .. }) => {
+                Some(true)
+            }
+            (Some(Standing::Absent | Standing::GivenUp | Standing::OtherPart(_)), Standing::Theirs { .. }) => {
+                Some(false)
+            }
+            _ => None,
+        }
     }
 
     pub(super) fn take_stances(&mut self, stances: Vec<Stance>) {
