@@ -8,8 +8,6 @@ use crate::stage::{PATIENCE, after_passes, all_writes, at_work, cost, nodes, pas
 use crate::support::SOON;
 use crate::values::{order, resize, steady};
 
-/// Where Belay runs.
-
 #[test]
 fn pods_that_are_bound_while_no_webhook_runs_get_their_value_by_one_patch_each() {
     cost("no-webhook", async |ns: &Namespace, belay: &Belay| {
