@@ -240,7 +240,13 @@ mod tests {
         let (name, value) = mark.split_once('=').unwrap();
         assert_eq!(marked_processes(&mark), [] as [String; 0]);
         let mut child = Command::new("sleep").arg("60").env(name, value).spawn().unwrap();
-        let found = marked_processes(&mark);
+        // A process has no environment to be read yet for a moment after its program was replaced.
+        let began = Instant::now();
+        let mut found = marked_processes(&mark);
+        while found.is_empty() && began.elapsed() < GONE_WITHIN {
+            std::thread::yield_now();
+            found = marked_processes(&mark);
+        }
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(found, [format!("{} sleep", child.id())]);
