@@ -286,6 +286,7 @@ impl Config {
             enabled: default.enabled,
             namespaces: default.namespaces.clone(),
             settings: Settings {
+                mode: crate::cluster::project::mode(default.handover),
                 readiness_deadline_seconds: default.readiness_deadline_seconds,
                 on_failure: match default.on_failure {
                     crate::api::OnFailure::Release => OnFailure::Release,

@@ -73,6 +73,7 @@ fn deployment() -> DeploymentView {
         selector: BTreeMap::new(),
         handover: None,
         records: Vec::new(),
+        surge: None,
         replicas: 1,
         paused: false,
         min_ready_seconds: 0,
@@ -89,7 +90,10 @@ fn unsupported() -> Vec<Unsupported> {
         Unsupported::Paused => Some(Unsupported::ZeroReplicas),
         Unsupported::ZeroReplicas => Some(Unsupported::MoreThanOneReplica(3)),
         Unsupported::MoreThanOneReplica(_) => Some(Unsupported::LossyStrategy),
-        Unsupported::LossyStrategy => None,
+        Unsupported::LossyStrategy => Some(Unsupported::Recreate),
+        Unsupported::Recreate => Some(Unsupported::AutoscalerAtMaximum(3)),
+        Unsupported::AutoscalerAtMaximum(_) => Some(Unsupported::AutoscalerPaused),
+        Unsupported::AutoscalerPaused => None,
     });
     all.collect()
 }
@@ -144,7 +148,8 @@ fn outcomes() -> Vec<Outcome> {
         Outcome::VictimGone => Some(Outcome::Expired),
         Outcome::Expired => Some(Outcome::Failed),
         Outcome::Failed => Some(Outcome::Reverted),
-        Outcome::Reverted => Some(Outcome::JobEnded),
+        Outcome::Reverted => Some(Outcome::Abandoned),
+        Outcome::Abandoned => Some(Outcome::JobEnded),
         Outcome::JobEnded => Some(Outcome::Retired),
         Outcome::Retired => None,
     });

@@ -8,8 +8,10 @@ use std::collections::BTreeMap;
 
 use crate::busy::GroupKind;
 use crate::handover::record::HandoverRecord;
-use crate::hold::HoldStatus;
+use crate::handover::surge::SurgeRecord;
+use crate::hold::{HoldSpec, HoldStatus};
 use crate::ownership::Key;
+use crate::view::Governor;
 
 /// An object as it was when the decision was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +51,31 @@ pub enum Action {
         records: Vec<HandoverRecord>,
         /// Field manager to write as; absent for Belay's own.
         field_manager: Option<String>,
+    },
+    /// Create an EvictionHold for an eviction that nobody asked for yet. Where it exists, that is as well.
+    CreateHold {
+        /// Its namespace.
+        namespace: String,
+        /// What it says; its name derives from that.
+        spec: HoldSpec,
+    },
+    /// Change the number that a workload's replicas follow, and the record of its surge, in one write on one object.
+    Surge {
+        /// Which kind of object.
+        governor: Governor,
+        /// The object.
+        object: ObjectRef,
+        /// The number; absent takes the field away.
+        number: Option<i32>,
+        /// The record that the object carries from then on; absent takes it away.
+        record: Option<SurgeRecord>,
+    },
+    /// Set `spec.replicas` of a Deployment whose autoscaler was put back, so that it need not find out by itself.
+    Scale {
+        /// The Deployment.
+        deployment: ObjectRef,
+        /// The number.
+        replicas: i32,
     },
     /// Change labels and annotations of a pod, in one write.
     PatchPod {

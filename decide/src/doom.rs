@@ -5,7 +5,23 @@
 //! sets and clears `DeletionCandidateOfClusterAutoscaler` in every loop, and a signal that comes and goes would
 //! make a finished handover look unfinished.
 
+use jiff::{SignedDuration, Timestamp};
+
 use crate::view::NodeView;
+
+/// A node that is about to go, or may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Doomed {
+    /// Who says so, for people: `cordoned`, or the remover's name.
+    pub by: Box<str>,
+    /// Since when this process has seen it said.
+    pub since: Timestamp,
+    /// It comes and goes, and may mean nothing: no pod is kept off such a node, and only a Scale handover begins for it,
+    /// where the configuration says so.
+    pub soft: bool,
+    /// How long after `since` an eviction from it may be held, where the node goes at a time of its own.
+    pub notice: Option<SignedDuration>,
+}
 
 /// Taints by which node removers announce that a node is going, each with the remover that sets it.
 ///

@@ -2,11 +2,12 @@
 //!
 //! Three sources, from the most particular to the most general: the annotation `belay.dev/handover` on the
 //! Deployment, the HandoverPolicy that selects it, the platform's default for chosen namespaces. The annotation
-//! decides *whether*; the policy or the default decides *how*.
+//! decides *whether*, and by which mode; the policy or the default decides everything else.
 
-use crate::view::DeploymentView;
+use crate::view::{AutoscalerView, DeploymentView, Strategy};
 
-/// Annotation on a Deployment: `Restart` opts it in (with or without a policy), `Off` opts it out.
+/// Annotation on a Deployment: `Restart` or `Scale` opts it in (with or without a policy) and says how, `Off` opts it
+/// out.
 pub const HANDOVER_ANNOTATION: &str = "belay.dev/handover";
 
 /// How long a victim is held at most where nobody said otherwise, in seconds. Equals the default
@@ -31,6 +32,12 @@ pub struct PolicyView {
 /// How a workload is handed over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
+    /// `handover`: how the replacement is made to serve.
+    pub mode: Mode,
+    /// `trigger`: when a handover begins.
+    pub trigger: Trigger,
+    /// `surgeReplicas`: how many pods are added at most while victims wait for their stand-ins ([`Mode::Scale`]).
+    pub surge_replicas: i32,
     /// `readinessDeadlineSeconds`: a victim is held at most this long.
     pub readiness_deadline_seconds: u32,
     /// `onFailure`.
@@ -44,12 +51,53 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            mode: Mode::Restart,
+            trigger: Trigger::OnEviction,
+            surge_replicas: DEFAULT_SURGE_REPLICAS,
             readiness_deadline_seconds: DEFAULT_READINESS_DEADLINE_SECONDS,
             on_failure: OnFailure::Release,
             field_manager: None,
             ignore_evictors: Vec::new(),
         }
     }
+}
+
+/// How many pods are added where nobody said otherwise. One is enough for any number of victims, one after the other.
+pub const DEFAULT_SURGE_REPLICAS: i32 = 1;
+
+/// How the replacement is made to serve.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// One rollout of the Deployment. For one replica.
+    #[default]
+    Restart,
+    /// More replicas for a while. For workloads that tolerate another copy.
+    Scale,
+}
+
+impl Mode {
+    /// As written in a policy and in the annotation.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Restart => "Restart",
+            Self::Scale => "Scale",
+        }
+    }
+
+    /// Reads the annotation's value, in any case of letters.
+    fn parse(text: &str) -> Option<Self> {
+        [Self::Restart, Self::Scale].into_iter().find(|mode| text.eq_ignore_ascii_case(mode.as_str()))
+    }
+}
+
+/// When a handover begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Trigger {
+    /// When the eviction of a pod is asked for.
+    #[default]
+    OnEviction,
+    /// When the pod's node is about to go, or the pod's eviction is asked for, whichever comes first.
+    OnDoom,
 }
 
 /// What happens to the workload when its replacement did not come in time.
@@ -109,19 +157,21 @@ pub fn protection(
     if annotation.is_some_and(|value| value.eq_ignore_ascii_case("off")) {
         return None;
     }
+    let mode = annotation.and_then(Mode::parse);
+    let settings = |of: &Settings| Settings { mode: mode.unwrap_or(of.mode), ..of.clone() };
     if let Some(policy) = governing(policies) {
         let source = Source::Policy(policy.name.clone());
-        return Some(Protection { source, settings: policy.settings.clone() });
+        return Some(Protection { source, settings: settings(&policy.settings) });
     }
-    if annotation.is_some_and(|value| value.eq_ignore_ascii_case("restart")) {
-        return Some(Protection { source: Source::Annotation, settings: default.settings.clone() });
+    if mode.is_some() {
+        return Some(Protection { source: Source::Annotation, settings: settings(&default.settings) });
     }
     let covered = |name: &String| name == "*" || *name == deployment.namespace;
     (default.enabled && default.namespaces.iter().any(covered))
         .then(|| Protection { source: Source::Default, settings: default.settings.clone() })
 }
 
-/// Why a Deployment cannot be handed over by a restart, right now.
+/// Why a Deployment cannot be handed over in its mode, right now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsupported {
     /// A paused Deployment does not roll.
@@ -132,6 +182,12 @@ pub enum Unsupported {
     MoreThanOneReplica(i32),
     /// The rollout itself takes the pod away before its replacement serves.
     LossyStrategy,
+    /// Two copies must never run, so none can be added (Scale).
+    Recreate,
+    /// The autoscaler that governs the replicas is at its maximum, which is the user's bound (Scale).
+    AutoscalerAtMaximum(i32),
+    /// The autoscaler that governs the replicas is paused, so raising its minimum does nothing (Scale).
+    AutoscalerPaused,
 }
 
 impl Unsupported {
@@ -142,6 +198,9 @@ impl Unsupported {
             Self::ZeroReplicas => "ZeroReplicas",
             Self::MoreThanOneReplica(_) => "MoreThanOneReplica",
             Self::LossyStrategy => "LossyStrategy",
+            Self::Recreate => "Recreate",
+            Self::AutoscalerAtMaximum(_) => "AutoscalerAtMaximum",
+            Self::AutoscalerPaused => "AutoscalerPaused",
         }
     }
 
@@ -154,21 +213,57 @@ impl Unsupported {
             Self::ZeroReplicas => "the Deployment has zero replicas; there is nothing to hand over".to_owned(),
             Self::MoreThanOneReplica(replicas) => format!(
                 "the Deployment has {replicas} replicas and Restart is for one: it would replace healthy pods too; \
-                 protect several replicas with a PodDisruptionBudget"
+                 set handover: Scale, or protect several replicas with a PodDisruptionBudget"
             ),
             Self::LossyStrategy => "the Deployment's strategy lets its only pod go before the replacement serves; \
                  set maxUnavailable: 0 and maxSurge: 1"
+                .to_owned(),
+            Self::Recreate => "the Deployment's strategy is Recreate, so two copies of it must never run and Scale \
+                 would run one more; set handover: Restart, or strategy RollingUpdate if it does tolerate a second copy"
+                .to_owned(),
+            Self::AutoscalerAtMaximum(maximum) => format!(
+                "the Deployment's autoscaler is at its maximum of {maximum} replicas and leaves no room for a stand-in; \
+                 raise its maximum by one"
+            ),
+            Self::AutoscalerPaused => "the Deployment's autoscaler is paused, so no stand-in can be asked of it; \
+                 take the annotation that pauses it away"
                 .to_owned(),
         }
     }
 }
 
-/// Whether a Deployment can be handed over by a restart, judged from its live state each time: replicas,
-/// pause and strategy may change after a policy was accepted.
-pub fn supported(deployment: &DeploymentView) -> Result<(), Unsupported> {
+/// Whether a Deployment can be handed over in this mode, judged from its live state each time: replicas, pause,
+/// strategy and autoscaler may change after a policy was accepted.
+pub fn supported(
+    deployment: &DeploymentView,
+    mode: Mode,
+    autoscaler: Option<&AutoscalerView>,
+) -> Result<(), Unsupported> {
     if deployment.replicas == 0 {
         return Err(Unsupported::ZeroReplicas);
     }
+    match mode {
+        Mode::Restart => supports_restart(deployment),
+        Mode::Scale => supports_scale(deployment, autoscaler),
+    }
+}
+
+fn supports_scale(deployment: &DeploymentView, autoscaler: Option<&AutoscalerView>) -> Result<(), Unsupported> {
+    if deployment.strategy == Strategy::Recreate {
+        return Err(Unsupported::Recreate);
+    }
+    let Some(autoscaler) = autoscaler else { return Ok(()) };
+    if autoscaler.paused {
+        return Err(Unsupported::AutoscalerPaused);
+    }
+    // While one is raised, its own pods may be those that fill it.
+    if autoscaler.surge.is_none() && deployment.replicas >= autoscaler.maximum {
+        return Err(Unsupported::AutoscalerAtMaximum(autoscaler.maximum));
+    }
+    Ok(())
+}
+
+fn supports_restart(deployment: &DeploymentView) -> Result<(), Unsupported> {
     if deployment.replicas > 1 {
         return Err(Unsupported::MoreThanOneReplica(deployment.replicas));
     }
@@ -193,7 +288,7 @@ pub fn evictor_matches(patterns: &[String], user: &str) -> bool {
 mod tests {
     use super::*;
     use crate::testing::deployment;
-    use crate::view::{IntOrPercent, Strategy};
+    use crate::view::IntOrPercent;
 
     type Case<'a> = (&'a str, Option<&'a str>, &'a [&'a PolicyView], &'a DefaultPolicy, Option<Source>);
 
@@ -253,7 +348,7 @@ mod tests {
         ];
         for (name, replicas, paused, strategy, expected) in table {
             let target = DeploymentView { replicas, paused, strategy, ..deployment("shop", "web") };
-            assert_eq!(supported(&target), expected, "{name}");
+            assert_eq!(supported(&target, Mode::Restart, None), expected, "{name}");
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Told before the drain, not during it: `kubectl describe handoverpolicy` answers from these conditions.
 
-use crate::policy::{self, PolicyView, Protection, Source, Unsupported};
+use crate::policy::{self, Mode, PolicyView, Protection, Source, Unsupported};
 use crate::view::{DeploymentView, Strategy};
 
 /// How many Deployments a message names; the rest is counted.
@@ -89,7 +89,9 @@ fn supported(targets: &[Target<'_>]) -> Condition {
     let kind = "TargetSupported";
     let failing: Vec<_> = targets
         .iter()
-        .filter_map(|(deployment, _)| policy::supported(deployment).err().map(|why| (*deployment, why)))
+        .filter_map(|(deployment, _)| {
+            policy::supported(deployment, Mode::Restart, None).err().map(|why| (*deployment, why))
+        })
         .filter(|(_, why)| *why != Unsupported::LossyStrategy)
         .collect();
     match failing.first() {
@@ -144,7 +146,7 @@ fn protected(policy: &PolicyView, targets: &[Target<'_>]) -> Condition {
             }
             Some(_) => {}
         }
-        if let Err(why) = policy::supported(deployment) {
+        if let Err(why) = policy::supported(deployment, Mode::Restart, None) {
             return refuse(why.reason(), format!("{}: {}", deployment.name, why.advice()));
         }
     }

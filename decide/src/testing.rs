@@ -12,7 +12,7 @@ use crate::action::Action;
 use crate::handover::reconcile::{Input, Plan, reconcile};
 use crate::handover::record::HandoverRecord;
 use crate::handover::{Situation, Workload, situation};
-use crate::hold::{HoldReason, HoldSpec, HoldStatus, HoldView, WorkloadRef, hold_name};
+use crate::hold::{HoldReason, HoldSpec, HoldStatus, HoldTrigger, HoldView, WorkloadRef, hold_name};
 use crate::policy::{Protection, Settings, Source};
 use crate::view::{DeploymentStatus, DeploymentView, IntOrPercent, PodPhase, PodView, ReplicaSetView, Strategy};
 
@@ -34,6 +34,7 @@ pub(crate) fn deployment(namespace: &str, name: &str) -> DeploymentView {
         selector: BTreeMap::from([("app".into(), name.into())]),
         handover: None,
         records: Vec::new(),
+        surge: None,
         replicas: 1,
         paused: false,
         min_ready_seconds: 0,
@@ -101,6 +102,7 @@ pub(crate) fn hold(victim: &str, hash: &str) -> HoldView {
             reason: HoldReason::Handover,
             workload: WorkloadRef::deployment("web", "web-uid"),
             evictor: "drainer".into(),
+            trigger: HoldTrigger::Eviction,
             requested_at: START,
             deadline: after(600),
         },
@@ -119,6 +121,8 @@ pub(crate) fn workload<'a>(
         replica_sets: replica_sets.iter().collect(),
         pods: pods.iter().collect(),
         doomed_nodes: doomed.iter().copied().collect::<BTreeSet<_>>(),
+        dooms: BTreeMap::new(),
+        autoscaler: None,
     }
 }
 
@@ -297,6 +301,14 @@ pub(crate) fn in_words(plan: &Plan) -> Vec<Vec<String>> {
             let records: Vec<_> = records.iter().map(of).collect();
             format!("template: slot {}, records {}", slot.as_deref().unwrap_or("none"), records.join(" "))
         }
+        Action::CreateHold { spec, .. } => format!("{}: hold, {}", spec.victim_name, spec.trigger.as_str()),
+        Action::Surge { governor, number, record, .. } => format!(
+            "{}: {}, {}",
+            governor.kind(),
+            number.map_or_else(|| "default".to_owned(), |number| number.to_string()),
+            if record.is_some() { "record" } else { "no record" }
+        ),
+        Action::Scale { deployment, replicas } => format!("{}: scale to {replicas}", deployment.name),
         Action::PatchPod { pod, .. } => format!("{}: patch", pod.name),
         Action::DeleteOwner { kind, owner } => format!("{kind} {}: delete", owner.name),
         Action::Event(event) => format!("{}: {}", if event.warning { "warning" } else { "event" }, event.reason),

@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::action::ObjectRef;
 use crate::handover::record::HandoverRecord;
+use crate::handover::surge::SurgeRecord;
 
 /// A pod, as far as decisions care.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +95,8 @@ pub struct NodeView {
     pub unschedulable: bool,
     /// Keys of the node's taints, in the order of the object.
     pub taints: Vec<Box<str>>,
+    /// Types of the node's conditions that are true, in the order of the object.
+    pub conditions: Vec<Box<str>>,
 }
 
 /// A ReplicaSet of a Deployment.
@@ -135,6 +139,8 @@ pub struct DeploymentView {
     pub handover: Option<String>,
     /// Annotation `belay.dev/handovers`: the durable record of restarts, oldest first.
     pub records: Vec<HandoverRecord>,
+    /// Annotation `belay.dev/surge`: the durable record of raised `spec.replicas`.
+    pub surge: Option<SurgeRecord>,
     /// `spec.replicas` (1 where absent, as the API server defaults it).
     pub replicas: i32,
     /// `spec.paused`.
@@ -150,6 +156,47 @@ pub struct DeploymentView {
     pub revision: Option<u64>,
     /// `status`, as far as rollouts need it.
     pub status: DeploymentStatus,
+}
+
+/// What says how many replicas a Deployment has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Governor {
+    /// The Deployment itself, by `spec.replicas`.
+    Deployment,
+    /// A HorizontalPodAutoscaler, from `spec.minReplicas` up.
+    HorizontalPodAutoscaler,
+    /// A KEDA ScaledObject, from `spec.minReplicaCount` up; KEDA makes a HorizontalPodAutoscaler of it.
+    ScaledObject,
+}
+
+impl Governor {
+    /// Its kind.
+    pub fn kind(self) -> &'static str {
+        match self {
+            Self::Deployment => "Deployment",
+            Self::HorizontalPodAutoscaler => "HorizontalPodAutoscaler",
+            Self::ScaledObject => "ScaledObject",
+        }
+    }
+}
+
+/// A HorizontalPodAutoscaler that nobody else owns, or a KEDA ScaledObject, whose target is a Deployment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AutoscalerView {
+    /// Which of the two; never [`Governor::Deployment`].
+    pub governor: Governor,
+    /// The object, for a write.
+    pub object: ObjectRef,
+    /// Name of the Deployment that it scales, in its namespace.
+    pub target: String,
+    /// `spec.minReplicas` or `spec.minReplicaCount`; absent where the object leaves it out.
+    pub minimum: Option<i32>,
+    /// `spec.maxReplicas` or `spec.maxReplicaCount`.
+    pub maximum: i32,
+    /// It does not act: KEDA's annotations `autoscaling.keda.sh/paused` and `…/paused-replicas`.
+    pub paused: bool,
+    /// Annotation `belay.dev/surge`: the durable record of a raised minimum.
+    pub surge: Option<SurgeRecord>,
 }
 
 /// The part of a Deployment's status that `kubectl rollout status` reads.

@@ -3,6 +3,7 @@
 //! Written by Belay alone. Its spec is what was known when the eviction was first held and never changes; that
 //! makes the deadline durable.
 
+use belay_decide::hold as decided;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -44,6 +45,9 @@ pub struct EvictionHoldSpec {
     /// User name of who asked first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evictor: Option<String>,
+    /// What it began with.
+    #[serde(default)]
+    pub trigger: HoldTrigger,
     /// When the eviction was first asked for.
     pub requested_at: Time,
     /// When the victim is released at the latest.
@@ -81,6 +85,18 @@ pub struct Workload {
     pub uid: String,
 }
 
+/// What a hold began with.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+pub enum HoldTrigger {
+    /// The pod's eviction was asked for.
+    #[default]
+    Eviction,
+    /// Its node was seen to be about to go.
+    Doom,
+    /// An EvictionRequest of lifecycle.k8s.io named it.
+    EvictionRequest,
+}
+
 /// Why a victim is held.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum HoldReason {
@@ -115,6 +131,9 @@ pub struct EvictionHoldStatus {
     /// When the Deployment was restarted for this victim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarted_at: Option<Time>,
+    /// When its eviction was last asked for, as far as that is after requestedAt; noted once a minute at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_requested_at: Option<Time>,
     /// When the victim was released.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released_at: Option<Time>,
@@ -154,8 +173,47 @@ pub enum HoldOutcome {
     Failed,
     /// Somebody put the template back.
     Reverted,
+    /// Nobody asked for the eviction any more before the stand-in was available.
+    Abandoned,
     /// The victim's job was over.
     JobEnded,
     /// The victim was idle, and its owner retired it.
     Retired,
+}
+
+impl EvictionHold {
+    /// The object that says so.
+    pub fn of(spec: &decided::HoldSpec) -> Self {
+        let filled = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        Self::new(
+            &decided::hold_name(spec.reason, &spec.victim_name, &spec.victim_uid),
+            EvictionHoldSpec {
+                victim: Victim {
+                    name: spec.victim_name.clone(),
+                    uid: spec.victim_uid.clone(),
+                    node: filled(&spec.victim_node),
+                    template_hash: filled(&spec.victim_hash),
+                },
+                workload: filled(&spec.workload.name).map(|name| Workload {
+                    group: filled(&spec.workload.group),
+                    kind: spec.workload.kind.clone(),
+                    name,
+                    uid: spec.workload.uid.clone(),
+                }),
+                reason: match spec.reason {
+                    decided::HoldReason::Handover => HoldReason::Handover,
+                    decided::HoldReason::Busy => HoldReason::Busy,
+                    decided::HoldReason::Retire => HoldReason::Retire,
+                },
+                evictor: filled(&spec.evictor),
+                trigger: match spec.trigger {
+                    decided::HoldTrigger::Eviction => HoldTrigger::Eviction,
+                    decided::HoldTrigger::Doom => HoldTrigger::Doom,
+                    decided::HoldTrigger::EvictionRequest => HoldTrigger::EvictionRequest,
+                },
+                requested_at: Time(spec.requested_at),
+                deadline: Time(spec.deadline),
+            },
+        )
+    }
 }

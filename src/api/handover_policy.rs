@@ -47,12 +47,18 @@ pub struct HandoverPolicySpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
     /// How the replacement is made to serve. Restart rolls the Deployment out once, as `kubectl rollout restart`
-    /// does; it is for Deployments with one replica.
+    /// does; it is for Deployments with one replica. Scale adds replicas for a while, by the Deployment or by the
+    /// autoscaler that governs it; it is for Deployments that tolerate another copy.
     #[serde(default)]
     pub handover: HandoverMode,
-    /// When a handover begins: OnEviction, when the eviction of a pod is asked for.
+    /// When a handover begins: OnEviction, when the eviction of a pod is asked for; OnDoom, also when the pod's node is
+    /// seen to be about to go.
     #[serde(default)]
     pub trigger: Trigger,
+    /// How many replicas are added at most while victims wait for their stand-ins (Scale).
+    #[serde(default = "default_surge_replicas")]
+    #[schemars(range(min = 1, max = 100))]
+    pub surge_replicas: i32,
     /// A victim is held at most this long, in seconds; then it is released, whatever happened.
     #[serde(default = "default_readiness_deadline")]
     #[schemars(range(min = 1, max = 86400))]
@@ -71,6 +77,10 @@ pub struct HandoverPolicySpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub ignore_evictors: Vec<String>,
+}
+
+fn default_surge_replicas() -> i32 {
+    belay_decide::policy::DEFAULT_SURGE_REPLICAS
 }
 
 fn default_readiness_deadline() -> i32 {
@@ -103,6 +113,8 @@ pub enum HandoverMode {
     /// One rollout of the Deployment, as `kubectl rollout restart` does.
     #[default]
     Restart,
+    /// More replicas for a while.
+    Scale,
 }
 
 /// When a handover begins.
@@ -111,6 +123,8 @@ pub enum Trigger {
     /// When the eviction of a pod is asked for.
     #[default]
     OnEviction,
+    /// When the pod's node is seen to be about to go, or its eviction is asked for.
+    OnDoom,
 }
 
 /// What happens when no replacement came in time.

@@ -13,7 +13,8 @@ pub mod eviction_hold;
 pub mod handover_policy;
 
 pub use eviction_hold::{
-    EvictionHold, EvictionHoldSpec, EvictionHoldStatus, HoldOutcome, HoldPhase, HoldReason, Victim, Workload,
+    EvictionHold, EvictionHoldSpec, EvictionHoldStatus, HoldOutcome, HoldPhase, HoldReason, HoldTrigger, Victim,
+    Workload,
 };
 pub use handover_policy::{
     HandoverMode, HandoverPolicy, HandoverPolicySpec, HandoverPolicyStatus, LastHandover, OnFailure, TargetKind,

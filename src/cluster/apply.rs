@@ -13,13 +13,15 @@ use std::time::Duration;
 
 use belay_decide::action::{Action, Event, ObjectRef, Reference};
 use belay_decide::busy::GroupKind;
-use belay_decide::handover::record;
-use belay_decide::hold::{HoldStatus, Outcome, Phase};
+use belay_decide::handover::{record, surge};
+use belay_decide::hold::{HoldSpec, HoldStatus, Outcome, Phase};
 use belay_decide::ownership::Key;
+use belay_decide::view::Governor;
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::events::{Event as KubeEvent, EventType, Recorder, Reporter};
 use kube::{Api, Client};
 use serde_json::json;
@@ -225,6 +227,13 @@ impl Applier {
                 let patch = template_patch(deployment, slot.as_deref(), records);
                 self.write("Deployment", object, self.patch_template(deployment, manager, patch)).await
             }
+            Action::CreateHold { namespace, spec } => self.create_hold(namespace, spec).await.map(|()| None),
+            Action::Surge { governor, object, number, record } => {
+                self.surge(*governor, object, *number, record.as_ref()).await
+            }
+            Action::Scale { deployment, replicas } => {
+                self.surge(Governor::Deployment, deployment, Some(*replicas), None).await
+            }
             Action::PatchPod { pod, changes } => {
                 let object = format!("Pod {}/{}", pod.namespace, pod.name);
                 self.write("Pod", object, self.patch_pod(pod, changes)).await
@@ -292,6 +301,52 @@ impl Applier {
             Err(ApplyError::Gone { .. } | ApplyError::Conflict { .. }) => Ok(()),
             result => result,
         }
+    }
+
+    /// A hold that is there already says the same.
+    async fn create_hold(&self, namespace: &str, spec: &HoldSpec) -> Result<(), ApplyError> {
+        let api: Api<api::EvictionHold> = Api::namespaced(self.client.clone(), namespace);
+        let hold = api::EvictionHold::of(spec);
+        let object = format!("EvictionHold {namespace}/{}", hold.metadata.name.as_deref().unwrap_or_default());
+        let write = async {
+            match api.create(&PostParams::default(), &hold).await {
+                Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+                result => result.map(drop),
+            }
+        };
+        self.write("EvictionHold", object, write).await
+    }
+
+    async fn surge(
+        &self,
+        governor: Governor,
+        object: &ObjectRef,
+        number: Option<i32>,
+        record: Option<&surge::SurgeRecord>,
+    ) -> Result<Option<Superseded>, ApplyError> {
+        let what = format!("{} {}/{}", governor.kind(), object.namespace, object.name);
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let patch = Patch::Merge(surge_patch(governor, object, number, record));
+        let (client, namespace) = (self.client.clone(), object.namespace.as_str());
+        let written = match governor {
+            Governor::Deployment => {
+                let api: Api<Deployment> = Api::namespaced(client, namespace);
+                self.write(governor.kind(), what, api.patch_metadata(&object.name, &params, &patch)).await?.metadata
+            }
+            Governor::HorizontalPodAutoscaler => {
+                let api: Api<HorizontalPodAutoscaler> = Api::namespaced(client, namespace);
+                self.write(governor.kind(), what, api.patch_metadata(&object.name, &params, &patch)).await?.metadata
+            }
+            Governor::ScaledObject => {
+                let Some(resource) = self.resources.of(&scaled_object()).filter(Served::is_namespaced) else {
+                    let message = "the API server does not serve ScaledObjects any more".to_owned();
+                    return Err(ApplyError::Refused { object: what, message });
+                };
+                let api: Api<DynamicObject> = resource.api(&client, namespace);
+                self.write(governor.kind(), what, api.patch_metadata(&object.name, &params, &patch)).await?.metadata
+            }
+        };
+        Ok(Superseded::by(object, &written))
     }
 
     async fn update_hold(&self, hold: &ObjectRef, status: &HoldStatus) -> kube::Result<Option<Superseded>> {
@@ -390,6 +445,33 @@ fn template_patch(deployment: &ObjectRef, slot: Option<&str>, records: &[record:
     })
 }
 
+/// KEDA's kind.
+pub fn scaled_object() -> GroupKind {
+    GroupKind::new("keda.sh", "ScaledObject")
+}
+
+/// One merge patch: the number that replicas follow and the record of the surge, with both preconditions.
+fn surge_patch(
+    governor: Governor,
+    object: &ObjectRef,
+    number: Option<i32>,
+    record: Option<&surge::SurgeRecord>,
+) -> serde_json::Value {
+    let field = match governor {
+        Governor::Deployment => "replicas",
+        Governor::HorizontalPodAutoscaler => "minReplicas",
+        Governor::ScaledObject => "minReplicaCount",
+    };
+    json!({
+        "metadata": {
+            "uid": object.uid,
+            "resourceVersion": object.resource_version,
+            "annotations": { surge::SURGE_ANNOTATION: record.map(surge::render) },
+        },
+        "spec": { field: number },
+    })
+}
+
 /// An object as its metadata tells it.
 pub fn object_ref(meta: &ObjectMeta) -> ObjectRef {
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
@@ -460,6 +542,7 @@ fn hold_status(status: &HoldStatus) -> serde_json::Value {
             Outcome::Expired => api::HoldOutcome::Expired,
             Outcome::Failed => api::HoldOutcome::Failed,
             Outcome::Reverted => api::HoldOutcome::Reverted,
+            Outcome::Abandoned => api::HoldOutcome::Abandoned,
             Outcome::JobEnded => api::HoldOutcome::JobEnded,
             Outcome::Retired => api::HoldOutcome::Retired,
         }),

@@ -4,10 +4,10 @@
 //! object cannot stop a watch.
 
 use belay_decide::busy::hints;
-use belay_decide::handover::record;
-use belay_decide::hold::{HoldReason, HoldSpec, HoldStatus, HoldView, Outcome, Phase, WorkloadRef};
+use belay_decide::handover::{record, surge};
+use belay_decide::hold::{HoldReason, HoldSpec, HoldStatus, HoldTrigger, HoldView, Outcome, Phase, WorkloadRef};
 use belay_decide::ownership::MANAGED_ANNOTATION;
-use belay_decide::policy::{HANDOVER_ANNOTATION, OnFailure, PolicyView, Settings};
+use belay_decide::policy::{HANDOVER_ANNOTATION, Mode, OnFailure, PolicyView, Settings, Trigger};
 use belay_decide::steer::TEMPLATE_HASH_LABEL;
 use belay_decide::view::{
     DeploymentStatus, DeploymentView, IntOrPercent, NodeView, PodPhase, PodView, ReplicaSetView, Strategy,
@@ -84,6 +84,7 @@ pub fn node(node: &NodeSubset) -> NodeView {
         name: text(node.metadata.name.as_ref()),
         unschedulable: node.spec.unschedulable,
         taints: node.spec.taints.iter().map(|taint| taint.key.as_str().into()).collect(),
+        conditions: Vec::new(),
     }
 }
 
@@ -134,6 +135,7 @@ pub fn deployment(deployment: &DeploymentSubset) -> DeploymentView {
         selector: spec.selector.match_labels.clone(),
         handover: annotation(meta, HANDOVER_ANNOTATION).map(str::to_owned),
         records: record::parse(annotation(meta, record::RECORDS_ANNOTATION)),
+        surge: surge::parse(annotation(meta, surge::SURGE_ANNOTATION)),
         replicas: spec.replicas.unwrap_or(1),
         paused: spec.paused,
         min_ready_seconds: spec.min_ready_seconds,
@@ -151,6 +153,20 @@ pub fn deployment(deployment: &DeploymentSubset) -> DeploymentView {
     }
 }
 
+pub(crate) fn mode(mode: api::HandoverMode) -> Mode {
+    match mode {
+        api::HandoverMode::Restart => Mode::Restart,
+        api::HandoverMode::Scale => Mode::Scale,
+    }
+}
+
+pub(crate) fn trigger(trigger: api::Trigger) -> Trigger {
+    match trigger {
+        api::Trigger::OnEviction => Trigger::OnEviction,
+        api::Trigger::OnDoom => Trigger::OnDoom,
+    }
+}
+
 /// Projects a HandoverPolicy.
 pub fn policy(policy: &api::HandoverPolicy) -> PolicyView {
     let meta = &policy.metadata;
@@ -161,6 +177,9 @@ pub fn policy(policy: &api::HandoverPolicy) -> PolicyView {
         created: meta.creation_timestamp.as_ref().map_or(i64::MAX, |time| time.0.as_second()),
         by_name: spec.target_ref.is_some(),
         settings: Settings {
+            mode: mode(spec.handover),
+            trigger: trigger(spec.trigger),
+            surge_replicas: spec.surge_replicas,
             readiness_deadline_seconds: u32::try_from(spec.readiness_deadline_seconds).unwrap_or(1),
             on_failure: match spec.on_failure {
                 api::OnFailure::Release => OnFailure::Release,
@@ -199,6 +218,11 @@ pub fn hold(hold: &api::EvictionHold) -> HoldView {
                 uid: workload.uid.clone(),
             }),
             evictor: spec.evictor.clone().unwrap_or_default(),
+            trigger: match spec.trigger {
+                api::HoldTrigger::Eviction => HoldTrigger::Eviction,
+                api::HoldTrigger::Doom => HoldTrigger::Doom,
+                api::HoldTrigger::EvictionRequest => HoldTrigger::EvictionRequest,
+            },
             requested_at: spec.requested_at.0,
             deadline: spec.deadline.0,
         },
@@ -218,11 +242,13 @@ pub fn hold(hold: &api::EvictionHold) -> HoldView {
                 api::HoldOutcome::Expired => Outcome::Expired,
                 api::HoldOutcome::Failed => Outcome::Failed,
                 api::HoldOutcome::Reverted => Outcome::Reverted,
+                api::HoldOutcome::Abandoned => Outcome::Abandoned,
                 api::HoldOutcome::JobEnded => Outcome::JobEnded,
                 api::HoldOutcome::Retired => Outcome::Retired,
             }),
             from_revision: status.from_revision.and_then(|revision| u64::try_from(revision).ok()),
             restarted_at: status.restarted_at.map(|time| time.0),
+            last_requested_at: status.last_requested_at.map(|time| time.0),
             released_at: status.released_at.map(|time| time.0),
             completed_at: status.completed_at.map(|time| time.0),
         },

@@ -8,8 +8,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use belay_decide::hold::{HoldReason, HoldSpec, hold_name};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use belay_decide::hold::{HoldReason, HoldSpec};
 use kube::api::PostParams;
 use kube::{Api, Client};
 use parking_lot::Mutex;
@@ -167,7 +166,7 @@ async fn write_with_retries(client: &Client, entry: &Entry) -> Result<bool, Appl
 /// Creates the record; false where it exists already.
 async fn write(client: &Client, entry: &Entry) -> Result<bool, ApplyError> {
     let api: Api<api::EvictionHold> = Api::namespaced(client.clone(), &entry.namespace);
-    let hold = hold(&entry.spec);
+    let hold = api::EvictionHold::of(&entry.spec);
     let object = format!("EvictionHold {}/{}", entry.namespace, hold.metadata.name.as_deref().unwrap_or_default());
     match tokio::time::timeout(WRITE_TIMEOUT, api.create(&PostParams::default(), &hold)).await {
         Ok(Ok(_)) => Ok(true),
@@ -178,33 +177,4 @@ async fn write(client: &Client, entry: &Entry) -> Result<bool, ApplyError> {
             Err(ApplyError::Unreachable { object, message })
         }
     }
-}
-
-fn hold(spec: &HoldSpec) -> api::EvictionHold {
-    let filled = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
-    api::EvictionHold::new(
-        &hold_name(spec.reason, &spec.victim_name, &spec.victim_uid),
-        api::EvictionHoldSpec {
-            victim: api::Victim {
-                name: spec.victim_name.clone(),
-                uid: spec.victim_uid.clone(),
-                node: filled(&spec.victim_node),
-                template_hash: filled(&spec.victim_hash),
-            },
-            workload: filled(&spec.workload.name).map(|name| api::Workload {
-                group: filled(&spec.workload.group),
-                kind: spec.workload.kind.clone(),
-                name,
-                uid: spec.workload.uid.clone(),
-            }),
-            reason: match spec.reason {
-                HoldReason::Handover => api::HoldReason::Handover,
-                HoldReason::Busy => api::HoldReason::Busy,
-                HoldReason::Retire => api::HoldReason::Retire,
-            },
-            evictor: filled(&spec.evictor),
-            requested_at: Time(spec.requested_at),
-            deadline: Time(spec.deadline),
-        },
-    )
 }

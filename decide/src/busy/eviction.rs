@@ -13,8 +13,8 @@ use super::reconcile::since;
 use super::rule::{OnBusy, OnIdle, Rule, State};
 use super::state::{Because, Found, Seen, Verdict, judge, later};
 use crate::hold::{
-    Allowed, Answer, Held, HoldReason, HoldSpec, HoldView, Moment, Phase, Request, Rules, UNRECORDED_GRACE,
-    WorkloadRef, deadline, moment,
+    Allowed, Answer, Held, HoldReason, HoldSpec, HoldTrigger, HoldView, Moment, Phase, Request, Rules,
+    UNRECORDED_GRACE, WorkloadRef, deadline, moment,
 };
 use crate::policy::evictor_matches;
 use crate::view::PodPhase;
@@ -239,6 +239,7 @@ impl Context<'_> {
             reason,
             workload,
             evictor: self.request.evictor.to_owned(),
+            trigger: HoldTrigger::Eviction,
             requested_at,
             deadline: until,
         }

@@ -16,7 +16,7 @@ use super::{
     OwnerRule, Rule, RuleSpec, Seen, State, Verdict, judge,
 };
 use crate::action::Action;
-use crate::hold::{HoldReason, HoldSpec, HoldStatus, HoldView, Moment, WorkloadRef, hold_name};
+use crate::hold::{HoldReason, HoldSpec, HoldStatus, HoldTrigger, HoldView, Moment, WorkloadRef, hold_name};
 use crate::ownership::{Key, MANAGED_ANNOTATION, Record};
 use crate::testing::after;
 use crate::view::PodPhase;
@@ -195,7 +195,9 @@ impl Scene {
             }
             Action::DeleteHold { hold } => self.holds.retain(|known| known.name != hold.name),
             Action::DeleteOwner { .. } | Action::Event(_) => {}
-            Action::PatchTemplate { .. } => panic!("no busy rule changes a Deployment"),
+            Action::PatchTemplate { .. } | Action::CreateHold { .. } | Action::Surge { .. } | Action::Scale { .. } => {
+                panic!("no busy rule changes a Deployment or begins a hold")
+            }
         }
     }
 
@@ -279,6 +281,7 @@ pub(crate) fn hold(reason: HoldReason, requested_at: Timestamp) -> HoldView {
                 uid: "runner-1".into(),
             },
             evictor: "drainer".into(),
+            trigger: HoldTrigger::Eviction,
             requested_at,
             deadline: requested_at + SignedDuration::from_hours(6),
         },
@@ -319,7 +322,10 @@ pub(crate) fn in_words(plan: &Plan) -> Vec<Vec<String>> {
     let words = |action: &Action| match action {
         Action::UpdateHold { hold, status } => format!("{}: {} {}", hold.name, status.phase.as_str(), status.reason),
         Action::DeleteHold { hold } => format!("{}: delete", hold.name),
-        Action::PatchTemplate { deployment, .. } => format!("{}: template", deployment.name),
+        other @ (Action::PatchTemplate { .. }
+        | Action::CreateHold { .. }
+        | Action::Surge { .. }
+        | Action::Scale { .. }) => format!("{other:?}"),
         Action::PatchPod { pod, .. } => format!("{}: patch", pod.name),
         Action::DeleteOwner { kind, owner } => format!("{kind} {} {}: delete", owner.name, owner.uid),
         Action::Event(event) => format!("{}: {}", if event.warning { "warning" } else { "event" }, event.reason),

@@ -6,6 +6,7 @@
 pub mod reconcile;
 pub mod record;
 pub mod situation;
+pub mod surge;
 #[cfg(test)]
 mod tests;
 

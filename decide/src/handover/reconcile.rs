@@ -12,7 +12,7 @@ use super::situation::Replacement;
 use super::{Situation, Workload, situation};
 use crate::action::{Action, Event, ObjectRef, Reference};
 use crate::hold::{HoldStatus, HoldView, Outcome, Phase};
-use crate::policy::{self, OnFailure, Protection};
+use crate::policy::{self, Mode, OnFailure, Protection};
 use crate::view::{DeploymentView, PodView, Strategy};
 
 /// A released hold whose workload does not become whole again is closed after this time all the same: its
@@ -94,7 +94,7 @@ fn open(
     let Some(protection) = input.protection else {
         return release(hold, Outcome::NotNeeded, "the Deployment is no longer protected".to_owned(), now);
     };
-    if let Err(unsupported) = policy::supported(deployment) {
+    if let Err(unsupported) = policy::supported(deployment, protection.settings.mode, workload.autoscaler) {
         return release(hold, Outcome::NotNeeded, unsupported.advice(), now);
     }
     let situation = situation(workload, victim, now);
@@ -370,7 +370,7 @@ fn released(input: &Input<'_>, hold: &HoldView, victim: Option<&PodView>, plan: 
 
 fn is_whole(workload: &Workload<'_>, now: Timestamp, plan: &mut Plan) -> bool {
     let deployment = workload.deployment;
-    if policy::supported(deployment).is_err() {
+    if policy::supported(deployment, Mode::Restart, None).is_err() {
         return true;
     }
     if available_successor(workload, now).is_some() {

@@ -4,11 +4,12 @@
 //! report a rollout complete that somebody has reverted. So the answer comes from the pods: is there another
 //! one, of the newest revision, available, on a node that stays?
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use crate::view::{DeploymentView, PodPhase, PodView, ReplicaSetView, Strategy};
+use crate::doom::Doomed;
+use crate::view::{AutoscalerView, DeploymentView, PodPhase, PodView, ReplicaSetView, Strategy};
 
 /// A Deployment with what belongs to it.
 #[derive(Clone, Debug)]
@@ -22,6 +23,10 @@ pub struct Workload<'a> {
     /// Names of nodes that are about to go, for this workload: cordoned or tainted ones, and the nodes of its
     /// own victims. An eviction says something about its pod, never about the node's other pods.
     pub doomed_nodes: BTreeSet<&'a str>,
+    /// What is known of the nodes of its pods that are about to go, or may be (soft signals).
+    pub dooms: BTreeMap<&'a str, &'a Doomed>,
+    /// What governs its replicas, where that is not the Deployment itself.
+    pub autoscaler: Option<&'a AutoscalerView>,
 }
 
 /// Where a workload stands with respect to one victim.

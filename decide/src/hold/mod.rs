@@ -17,7 +17,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 pub use answer::{Allowed, Answer, Held, moment};
-pub use view::{HoldReason, HoldSpec, HoldStatus, HoldView, Outcome, Phase, WorkloadRef, deadline, hold_name};
+pub use view::{
+    HoldReason, HoldSpec, HoldStatus, HoldTrigger, HoldView, Outcome, Phase, WorkloadRef, deadline, hold_name,
+};
 
 use crate::handover::{Situation, Workload, situation};
 use crate::policy::{self, Protection};
@@ -163,7 +165,7 @@ fn decide_wet(
     if ignored(&rules.ignore_evictors) || ignored(&protection.settings.ignore_evictors) {
         return Decision::allow(Allowed::IgnoredEvictor);
     }
-    if let Err(unsupported) = policy::supported(workload.deployment) {
+    if let Err(unsupported) = policy::supported(workload.deployment, protection.settings.mode, workload.autoscaler) {
         return Decision::allow(Allowed::Unsupported(unsupported));
     }
 
@@ -205,6 +207,7 @@ fn decide_wet(
         reason: HoldReason::Handover,
         workload: WorkloadRef::deployment(&workload.deployment.name, &workload.deployment.uid),
         evictor: request.evictor.to_owned(),
+        trigger: HoldTrigger::Eviction,
         requested_at: bounds.requested_at,
         deadline: bounds.deadline,
     });

@@ -41,10 +41,35 @@ pub struct HoldSpec {
     pub workload: WorkloadRef,
     /// User name of who asked first; empty where the request had none.
     pub evictor: String,
+    /// What it began with.
+    pub trigger: HoldTrigger,
     /// When it was first asked for.
     pub requested_at: Timestamp,
     /// When the victim is released at the latest.
     pub deadline: Timestamp,
+}
+
+/// What a hold began with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HoldTrigger {
+    /// The pod's eviction was asked for.
+    #[default]
+    Eviction,
+    /// Its node was seen to be about to go.
+    Doom,
+    /// An EvictionRequest of `lifecycle.k8s.io` named it.
+    EvictionRequest,
+}
+
+impl HoldTrigger {
+    /// As written in `spec.trigger`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Eviction => "Eviction",
+            Self::Doom => "Doom",
+            Self::EvictionRequest => "EvictionRequest",
+        }
+    }
 }
 
 /// Why a victim is held.
@@ -95,6 +120,8 @@ pub struct HoldStatus {
     pub from_revision: Option<u64>,
     /// When the restart was seen to be written.
     pub restarted_at: Option<Timestamp>,
+    /// When its eviction was last asked for; absent where only `requestedAt` is known. The webhook writes it, seldom.
+    pub last_requested_at: Option<Timestamp>,
     /// When the victim was released.
     pub released_at: Option<Timestamp>,
     /// When the victim was gone and the workload whole again.
@@ -130,6 +157,8 @@ pub enum Outcome {
     Failed,
     /// Somebody put the template back; the replacement was taken away again.
     Reverted,
+    /// Nobody asked for the eviction any more before the stand-in was available.
+    Abandoned,
     /// The victim's job was over.
     JobEnded,
     /// The victim was idle, and its owner retired it.
@@ -163,6 +192,7 @@ impl Outcome {
             Self::Expired => "Expired",
             Self::Failed => "Failed",
             Self::Reverted => "Reverted",
+            Self::Abandoned => "Abandoned",
             Self::JobEnded => "JobEnded",
             Self::Retired => "Retired",
         }

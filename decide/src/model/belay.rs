@@ -231,7 +231,11 @@ impl World {
                 target.generation += 1;
                 self.api.deployment_written();
             }
-            Action::PatchPod { .. } | Action::DeleteOwner { .. } => panic!("a handover wrote to a pod or its owner"),
+            other @ (Action::PatchPod { .. }
+            | Action::DeleteOwner { .. }
+            | Action::CreateHold { .. }
+            | Action::Surge { .. }
+            | Action::Scale { .. }) => panic!("no part of a restart on eviction: {other:?}"),
             Action::Event(_) => {}
         }
         true

@@ -1,6 +1,6 @@
 //! The API server: objects, versions, and what caches see of them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use jiff::Timestamp;
@@ -187,6 +187,8 @@ impl Seen {
             replica_sets: self.sets.iter().collect(),
             pods: self.pods.iter().collect(),
             doomed_nodes: self.cordoned.iter().copied().chain(open.map(|hold| &*hold.spec.victim_node)).collect(),
+            dooms: BTreeMap::new(),
+            autoscaler: None,
         };
         if reversed {
             workload.replica_sets.reverse();

@@ -88,7 +88,7 @@ fn objects() -> impl Strategy<Value = Object> {
             .prop_map(|((name, generation), above)| Object::ReplicaSet(replica_set(name, generation, above))),
         2 => of().prop_map(|(name, generation)| Object::Deployment(deployment(name, generation))),
         1 => (names(), any::<bool>()).prop_map(|(name, unschedulable)| {
-            Object::Node(NodeView { name: name.into(), unschedulable, taints: Vec::new() })
+            Object::Node(NodeView { name: name.into(), unschedulable, taints: Vec::new(), conditions: Vec::new() })
         }),
         1 => names().prop_map(|name| Object::Policy(policy(name))),
     ]

@@ -104,7 +104,7 @@ impl State {
             .filter(|node| !node.is_empty());
         let occupied = pods.iter().filter_map(|pod| pod.node.as_deref());
         let doomed_nodes: BTreeSet<&str> = occupied.filter(|node| self.doomed.contains(*node)).chain(victims).collect();
-        Workload { deployment, replica_sets, pods, doomed_nodes }
+        Workload { deployment, replica_sets, pods, doomed_nodes, dooms: BTreeMap::new(), autoscaler: None }
     }
 
     fn deployment_of<'a>(&'a self, pod: &PodView) -> Option<&'a DeploymentView> {

@@ -93,7 +93,9 @@ impl World {
                 true
             }
             Action::DeleteOwner { .. } | Action::Event(_) => true,
-            Action::PatchTemplate { .. } => panic!("no busy rule changes a Deployment"),
+            Action::PatchTemplate { .. } | Action::CreateHold { .. } | Action::Surge { .. } | Action::Scale { .. } => {
+                panic!("no busy rule changes a Deployment or begins a hold")
+            }
         }
     }
 

@@ -4,7 +4,7 @@ mod answers;
 mod properties;
 mod touches;
 
-use belay_decide::hold::{HoldSpec, HoldStatus, WorkloadRef};
+use belay_decide::hold::{HoldSpec, HoldStatus, HoldTrigger, WorkloadRef};
 use belay_decide::view::{PodPhase, PodView};
 use serde_json::json;
 
@@ -192,6 +192,7 @@ fn hold(name: &str, reason: HoldReason, victim: &str, workload: &str) -> HoldVie
             reason,
             workload: WorkloadRef::deployment(workload, "d-1"),
             evictor: "drainer".into(),
+            trigger: HoldTrigger::Eviction,
             requested_at: at(0),
             deadline: at(600),
         },

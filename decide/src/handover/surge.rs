@@ -1,0 +1,74 @@
+//! The durable record of a surge: replicas that a workload has for a while beyond those that it should have.
+//!
+//! It stands on the object whose number was raised (the Deployment, its HorizontalPodAutoscaler or its ScaledObject)
+//! and comes and goes in the same writes as the raised number, with the object's `resourceVersion` as precondition. So
+//! where the record is, the number is raised, and where it is not, it was put back: exactly once, whoever leads.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// Annotation that carries the record, a JSON object.
+pub const SURGE_ANNOTATION: &str = "belay.dev/surge";
+
+/// One surge.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SurgeRecord {
+    /// UID of the Deployment.
+    pub workload: String,
+    /// The number before; absent where the object left it out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub original: Option<i32>,
+    /// How many replicas the Deployment had, and has without the surge.
+    pub base: i32,
+    /// How many of them have to be available for a victim to go: what was available when the surge began, at most
+    /// `base`, at least one.
+    pub floor: i32,
+    /// How many are added; the number written is `base + surge`.
+    pub surge: i32,
+    /// When it began.
+    pub since: Timestamp,
+    /// Somebody changed the number in the meantime, and it was raised once more. Not again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub renewed: bool,
+}
+
+impl SurgeRecord {
+    /// The number that was written.
+    pub fn raised(&self) -> i32 {
+        self.base.saturating_add(self.surge)
+    }
+}
+
+/// Reads the annotation. One that somebody damaged reads as none: the number then stays as it is, and is the user's.
+pub fn parse(annotation: Option<&str>) -> Option<SurgeRecord> {
+    annotation.and_then(|text| serde_json::from_str(text).ok())
+}
+
+/// Writes the annotation.
+pub fn render(record: &SurgeRecord) -> String {
+    // Serialising strings, numbers, a timestamp and a boolean cannot fail.
+    serde_json::to_string(record).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_survives_the_annotation_and_a_damaged_one_reads_as_none() {
+        let record = SurgeRecord {
+            workload: "uid".into(),
+            original: None,
+            base: 3,
+            floor: 2,
+            surge: 1,
+            since: Timestamp::UNIX_EPOCH,
+            renewed: true,
+        };
+        assert_eq!(parse(Some(&render(&record))), Some(record.clone()));
+        assert_eq!(record.raised(), 4);
+        assert_eq!(parse(Some("{not json")), None);
+        assert_eq!(parse(None), None);
+    }
+}
