@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use belay_decide::handover::HandoverRules;
 use belay_decide::hold::Rules;
 use belay_decide::policy::DefaultPolicy;
 use jiff::SignedDuration;
@@ -28,6 +29,8 @@ pub struct Settings {
     pub default_policy: DefaultPolicy,
     /// How long a completed hold is kept.
     pub history_ttl: SignedDuration,
+    /// What the handover loop goes by.
+    pub handovers: HandoverRules,
     /// Nodes are ranked, so deletion costs are not left to busy rules alone. As it was at the start, when it was decided
     /// whether they are: a leader that is about to be replaced must not take off what it writes itself.
     pub costs_are_ranked: bool,
@@ -36,11 +39,13 @@ pub struct Settings {
 impl Settings {
     /// The settings of a configuration, for a program in this namespace.
     pub fn of(config: &Config, own_namespace: &str) -> Self {
+        let history_ttl = SignedDuration::try_from(config.eviction_hold.history_ttl).unwrap_or(SignedDuration::MAX);
         Self {
             hold_enabled: config.eviction_hold.enabled,
             rules: config.rules(own_namespace),
             default_policy: config.default_policy(),
-            history_ttl: SignedDuration::try_from(config.eviction_hold.history_ttl).unwrap_or(SignedDuration::MAX),
+            history_ttl,
+            handovers: HandoverRules { history_ttl, ..HandoverRules::default() },
             costs_are_ranked: config.deletion_cost.enabled,
         }
     }

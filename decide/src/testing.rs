@@ -11,7 +11,7 @@ use proptest::test_runner::{Config, RngSeed};
 use crate::action::Action;
 use crate::handover::reconcile::{Input, Plan, reconcile};
 use crate::handover::record::HandoverRecord;
-use crate::handover::{Situation, Workload, situation};
+use crate::handover::{HandoverRules, Situation, Workload, situation};
 use crate::hold::{HoldReason, HoldSpec, HoldStatus, HoldTrigger, HoldView, WorkloadRef, hold_name};
 use crate::policy::{Protection, Settings, Source};
 use crate::view::{DeploymentStatus, DeploymentView, IntOrPercent, PodPhase, PodView, ReplicaSetView, Strategy};
@@ -266,7 +266,8 @@ impl Scene {
             workload: Some(&workload),
             protection: self.protection.as_ref(),
             holds: self.holds.iter().map(|hold| (hold, of(hold))).collect(),
-            history_ttl: SignedDuration::from_hours(1),
+            close: None,
+            rules: &HandoverRules::default(),
             now: self.now,
         })
     }

@@ -42,10 +42,10 @@ impl Loop {
                     .map(|(hold, _)| (hold.uid.clone(), hold.resource_version.clone()))
                     .chain(deployment.map(|deployment| (deployment.uid.clone(), deployment.resource_version.clone())));
                 if self.written.is_awaited(key, versions) {
-                    return Plan { sequences: Vec::new(), wake_at: now.saturating_add(RETRY).ok() };
+                    return Plan { wake_at: now.saturating_add(RETRY).ok(), ..Plan::default() };
                 }
                 let protection = protection.filter(|_| settings.hold_enabled);
-                reconcile(&Input { workload, protection, holds, history_ttl: settings.history_ttl, now })
+                reconcile(&Input { workload, protection, holds, close: None, rules: &settings.handovers, now })
             });
         let Some(plan) = plan else {
             // No holds any more.

@@ -3,6 +3,7 @@
 //! [`situation`] reads where a workload stands with respect to one victim; the webhook answers from it and the
 //! controller acts on it. [`reconcile`] is the controller's step: holds and workload in, actions out.
 
+pub mod close;
 pub mod reconcile;
 pub mod record;
 pub mod situation;
@@ -10,5 +11,6 @@ pub mod surge;
 #[cfg(test)]
 mod tests;
 
-pub use reconcile::{Plan, reconcile};
+pub use close::ClosePod;
+pub use reconcile::{HandoverRules, Plan, reconcile};
 pub use situation::{Situation, Workload, situation};

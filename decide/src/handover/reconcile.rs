@@ -7,6 +7,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::close::ClosePod;
 use super::record::{self, HandoverRecord};
 use super::situation::Replacement;
 use super::{Situation, Workload, situation};
@@ -28,10 +29,39 @@ pub struct Input<'a> {
     pub protection: Option<&'a Protection>,
     /// Its holds, each with its victim where a pod of that UID still exists.
     pub holds: Vec<(&'a HoldView, Option<&'a PodView>)>,
-    /// How long a completed hold is kept.
-    pub history_ttl: SignedDuration,
+    /// Its pods as a close look at the API shows them, where the plan before this one asked for that.
+    pub close: Option<&'a [ClosePod]>,
+    /// What the platform configured.
+    pub rules: &'a HandoverRules,
     /// The time.
     pub now: Timestamp,
+}
+
+/// What the platform configured about handovers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HandoverRules {
+    /// How long a completed hold is kept.
+    pub history_ttl: SignedDuration,
+    /// A surge whose victims' evictions nobody asked for again within this time ends (Scale).
+    pub abandon_after: SignedDuration,
+    /// A node has to be about to go for this long without a break for a handover to begin by itself (`OnDoom`).
+    pub signal_stability: SignedDuration,
+    /// Soft signals begin a Scale handover (`OnDoom`).
+    pub soft_signals: bool,
+}
+
+impl Default for HandoverRules {
+    fn default() -> Self {
+        Self {
+            history_ttl: SignedDuration::from_hours(1),
+            // Cluster Autoscaler asks for two minutes and then leaves the node alone for three: a surge that ended in
+            // between would be made anew each time.
+            abandon_after: SignedDuration::from_mins(6),
+            // Cluster Autoscaler sets and clears its soft taint in each of its loops, every ten seconds.
+            signal_stability: SignedDuration::from_secs(30),
+            soft_signals: false,
+        }
+    }
 }
 
 /// What is to be done.
@@ -41,6 +71,8 @@ pub struct Plan {
     pub sequences: Vec<Vec<Action>>,
     /// When to look again, if nothing changes before.
     pub wake_at: Option<Timestamp>,
+    /// The decision needs [`Input::close`]; without it there is nothing more to be done.
+    pub look_closer: bool,
 }
 
 impl Plan {
@@ -398,7 +430,7 @@ fn available_successor<'a>(workload: &'a Workload<'_>, now: Timestamp) -> Option
 /// what keeps a released victim released.
 fn completed(input: &Input<'_>, hold: &HoldView, victim: Option<&PodView>, plan: &mut Plan) -> Vec<Action> {
     let since = hold.status.completed_at.unwrap_or(hold.spec.deadline);
-    let until = since.saturating_add(input.history_ttl).unwrap_or(Timestamp::MAX);
+    let until = since.saturating_add(input.rules.history_ttl).unwrap_or(Timestamp::MAX);
     if victim.is_some() {
         return Vec::new();
     }

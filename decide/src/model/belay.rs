@@ -8,6 +8,7 @@ use super::cluster::{Cache, Lag, Seen};
 use super::laws::{watch_hold, watch_plan};
 use super::{ByUid, Queue, World};
 use crate::action::{Action, ObjectRef};
+use crate::handover::HandoverRules;
 use crate::handover::reconcile::{Input, Plan, reconcile};
 use crate::hold::{Allowed, Answer, Decision, Facts, Memory, Moment, Phase, Request, Rules, decide};
 use crate::policy::{Protection, Settings, Source};
@@ -164,7 +165,9 @@ impl World {
         if reversed {
             holds.reverse();
         }
-        reconcile(&Input { workload: Some(&workload), protection: Some(&protection), holds, history_ttl: HISTORY, now })
+        let rules = HandoverRules { history_ttl: HISTORY, ..HandoverRules::default() };
+        let (workload, protection) = (Some(&workload), Some(&protection));
+        reconcile(&Input { workload, protection, holds, close: None, rules: &rules, now })
     }
 
     /// A controller takes one step, and applies it with what the API server grants. Says how many writes it tried.

@@ -105,13 +105,15 @@ fn a_hold_ends_when_there_is_nothing_to_wait_for() {
 
 #[test]
 fn a_hold_ends_when_its_deployment_is_gone() {
+    use crate::handover::HandoverRules;
     use crate::handover::reconcile::{Input, reconcile};
     let scene = Scene::asked();
     let plan = reconcile(&Input {
         workload: None,
         protection: None,
         holds: vec![(&scene.holds[0], None)],
-        history_ttl: jiff::SignedDuration::from_hours(1),
+        close: None,
+        rules: &HandoverRules::default(),
         now: scene.now,
     });
     assert_eq!(in_words(&plan).concat(), VICTIM_GONE);
