@@ -1,6 +1,6 @@
 //! What users wrote survives everything that Belay does, and what Belay wrote does not survive Belay.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, bail, ensure};
 use belay_e2e::world::{Belay, Namespace, PodInfo, Workload};
@@ -124,16 +124,21 @@ impl Scene {
 
     /// Users change a value of Belay's on one pod of each kind, and take away another's again and again.
     async fn users_change_values(&mut self, ns: &Namespace, belay: &Belay) -> anyhow::Result<()> {
-        for (workload, value) in [(&self.plain, "9"), (&self.spread, "50")] {
-            let pods = steady(workload).await?;
-            let pod = pods.into_iter().find(|pod| !self.theirs.contains_key(&pod.name)).context("no pod is left")?;
+        // Each on a node of its own: changes to pods of several workloads on one node are taken for another controller's.
+        let stripped = steady(&self.stripped).await?.swap_remove(0);
+        let mut edited = BTreeSet::from([stripped.node]);
+        for (workload, value) in [(&self.spread, "50"), (&self.plain, "9")] {
+            let pods = steady(workload).await?.into_iter();
+            let mut open = pods.filter(|pod| !self.theirs.contains_key(&pod.name) && !edited.contains(&pod.node));
+            let pod = open.next().context("no pod is left")?;
+            edited.insert(pod.node);
             annotate(ns, &pod.name, Some(value)).await?;
             self.theirs.insert(pod.name.clone(), value.to_owned());
             self.conflicts.push(pod.name);
         }
         self.valued(ns).await?;
 
-        let pod = steady(&self.stripped).await?.swap_remove(0).name;
+        let pod = stripped.name;
         for time in 1..=2 {
             annotate(ns, &pod, None).await?;
             ns.eventually("a value that somebody took away is put back", SOON, async || {
