@@ -172,6 +172,10 @@ fn every_state_and_outcome_of_a_hold_is_explained() {
     assert_documented(HOLD_PAGE, [Phase::Pending, Phase::Active, Phase::Released, Phase::Completed].map(Phase::as_str));
 }
 
+fn status_target<'a>(deployment: &'a DeploymentView, protection: Option<&'a Protection>) -> policy_status::Target<'a> {
+    policy_status::Target { deployment, protection, autoscaler: None }
+}
+
 #[test]
 fn every_condition_of_a_policy_is_explained() {
     let policy = PolicyView {
@@ -195,11 +199,11 @@ fn every_condition_of_a_policy_is_explained() {
     ];
     let mut conditions: Vec<_> = variants
         .iter()
-        .flat_map(|target| policy_status::conditions(&policy, None, false, &[(target, Some(&ours))]))
-        .chain(policy_status::conditions(&policy, None, false, &[(&plain, None)]))
-        .chain(policy_status::conditions(&policy, None, false, &[(&plain, Some(&others))]))
+        .flat_map(|target| policy_status::conditions(&policy, None, false, &[status_target(target, Some(&ours))]))
+        .chain(policy_status::conditions(&policy, None, false, &[status_target(&plain, None)]))
+        .chain(policy_status::conditions(&policy, None, false, &[status_target(&plain, Some(&others))]))
         .chain(policy_status::conditions(&policy, None, false, &[]))
-        .chain(policy_status::conditions(&policy, None, true, &[(&plain, Some(&ours))]))
+        .chain(policy_status::conditions(&policy, None, true, &[status_target(&plain, Some(&ours))]))
         .chain(policy_status::conditions(&policy, Some("wrong"), false, &[]))
         .collect();
     conditions.sort_by_key(|condition| (condition.kind, condition.reason));

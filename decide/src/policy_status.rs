@@ -2,8 +2,8 @@
 //!
 //! Told before the drain, not during it: `kubectl describe handoverpolicy` answers from these conditions.
 
-use crate::policy::{self, Mode, PolicyView, Protection, Source, Unsupported};
-use crate::view::{DeploymentView, Strategy};
+use crate::policy::{self, Mode, PolicyView, Protection, Settings, Source, Trigger, Unsupported};
+use crate::view::{AutoscalerView, DeploymentView, Strategy};
 
 /// How many Deployments a message names; the rest is counted.
 const NAMED: usize = 5;
@@ -21,8 +21,35 @@ pub struct Condition {
     pub message: String,
 }
 
-/// One Deployment that the policy selects, and what protects it.
-pub type Target<'a> = (&'a DeploymentView, Option<&'a Protection>);
+/// One Deployment that the policy selects.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'a> {
+    /// It.
+    pub deployment: &'a DeploymentView,
+    /// What protects it; absent where nothing does.
+    pub protection: Option<&'a Protection>,
+    /// What governs its replicas, where that is not the Deployment itself.
+    pub autoscaler: Option<&'a AutoscalerView>,
+}
+
+impl Target<'_> {
+    /// Why an eviction of its pods would pass unheld, where it would.
+    fn supported(&self, settings: &Settings) -> Result<(), Unsupported> {
+        policy::supported(self.deployment, settings.mode, self.autoscaler)
+    }
+
+    /// How it is handed over, as far as its own source says; else as the policy does.
+    fn settings<'a>(&'a self, policy: &'a PolicyView) -> &'a Settings {
+        self.protection.map_or(&policy.settings, |protection| &protection.settings)
+    }
+
+    /// Its rollouts' loss, for people: `web (1 of 4)`; absent where they lose none, or all at once.
+    fn loss(&self) -> Option<String> {
+        let replicas = self.deployment.replicas.max(1);
+        let missing = self.deployment.strategy.max_missing(replicas)?;
+        (missing > 0).then(|| format!("{} ({} of {replicas})", self.deployment.name, missing.min(replicas)))
+    }
+}
 
 /// The conditions of a policy: `TargetSupported`, `ZeroDowntimeUpdateStrategy`, `Protected`, in this order.
 ///
@@ -81,17 +108,15 @@ fn by_targets(policy: &PolicyView, invalid: Option<&str>, targets: &[Target<'_>]
             refuse("Protected"),
         ];
     }
-    [supported(targets), strategy(targets), protected(policy, targets)]
+    [supported(policy, targets), strategy(policy, targets), protected(policy, targets)]
 }
 
 /// Whether each target can be handed over at all, leaving the strategy to its own condition.
-fn supported(targets: &[Target<'_>]) -> Condition {
+fn supported(policy: &PolicyView, targets: &[Target<'_>]) -> Condition {
     let kind = "TargetSupported";
     let failing: Vec<_> = targets
         .iter()
-        .filter_map(|(deployment, _)| {
-            policy::supported(deployment, Mode::Restart, None).err().map(|why| (*deployment, why))
-        })
+        .filter_map(|target| target.supported(target.settings(policy)).err().map(|why| (target, why)))
         .filter(|(_, why)| *why != Unsupported::LossyStrategy)
         .collect();
     match failing.first() {
@@ -100,29 +125,32 @@ fn supported(targets: &[Target<'_>]) -> Condition {
             Condition { kind, status: Some(false), reason: why.reason(), message }
         }
         None => {
-            let message = format!("{} can be handed over", names(targets.iter().map(|(target, _)| *target)));
+            let message = format!("{} can be handed over", names(targets.iter()));
             Condition { kind, status: Some(true), reason: "Supported", message }
         }
     }
 }
 
-fn strategy(targets: &[Target<'_>]) -> Condition {
+/// Whether the targets' own rollouts lose no pod before its replacement serves.
+fn strategy(policy: &PolicyView, targets: &[Target<'_>]) -> Condition {
     let kind = "ZeroDowntimeUpdateStrategy";
-    let of = |wanted: fn(&DeploymentView) -> bool| {
-        let found: Vec<_> = targets.iter().map(|(target, _)| *target).filter(|target| wanted(target)).collect();
-        (!found.is_empty()).then(|| names(found.into_iter()))
-    };
-    let is_lossy = |target: &DeploymentView| {
-        target.strategy.max_missing(target.replicas.max(1)).is_some_and(|missing| missing > 0)
-    };
-    if let Some(names) = of(is_lossy) {
-        let message = format!("{names}: {}", Unsupported::LossyStrategy.advice());
+    let lossy: Vec<_> = targets.iter().filter_map(Target::loss).collect();
+    if !lossy.is_empty() {
+        let by_restart = targets.iter().any(|target| target.settings(policy).mode == Mode::Restart);
+        let handovers = if by_restart { ", and a handover by a rollout would too" } else { "; handovers are not" };
+        let message = format!(
+            "maxUnavailable and maxSurge let rollouts take pods away before their replacements serve: {}{handovers}; \
+             set maxUnavailable: 0 and maxSurge: 1",
+            shown(&lossy)
+        );
         return Condition { kind, status: Some(false), reason: "LossyStrategy", message };
     }
-    if let Some(names) = of(|target| target.strategy == Strategy::Recreate) {
+    let recreate: Vec<_> = targets.iter().filter(|target| target.deployment.strategy == Strategy::Recreate).collect();
+    if !recreate.is_empty() {
         let message = format!(
-            "{names}: strategy Recreate stops the old pod before the new one starts, so each handover has a gap; two \
-             copies never run at once"
+            "{}: strategy Recreate stops the old pod before the new one starts, so each rollout has a gap, and so has \
+             a handover by Restart; two copies never run at once",
+            names(recreate.into_iter())
         );
         return Condition { kind, status: Some(false), reason: "Recreate", message };
     }
@@ -133,8 +161,9 @@ fn strategy(targets: &[Target<'_>]) -> Condition {
 fn protected(policy: &PolicyView, targets: &[Target<'_>]) -> Condition {
     let kind = "Protected";
     let refuse = |reason, message| Condition { kind, status: Some(false), reason, message };
-    for (deployment, protection) in targets {
-        match protection.map(|protection| &protection.source) {
+    for target in targets {
+        let deployment = target.deployment;
+        match target.protection.map(|protection| &protection.source) {
             None => {
                 let message =
                     format!("{} is opted out by its annotation {}", deployment.name, policy::HANDOVER_ANNOTATION);
@@ -146,21 +175,55 @@ fn protected(policy: &PolicyView, targets: &[Target<'_>]) -> Condition {
             }
             Some(_) => {}
         }
-        if let Err(why) = policy::supported(deployment, Mode::Restart, None) {
+        if let Err(why) = target.supported(target.settings(policy)) {
             return refuse(why.reason(), format!("{}: {}", deployment.name, why.advice()));
         }
     }
-    let message = format!(
-        "an eviction of {} is held while its Deployment replaces it, for {} s at most",
-        names(targets.iter().map(|(target, _)| *target)),
-        policy.settings.readiness_deadline_seconds
-    );
+    let of_mode = |mode: Mode| targets.iter().filter(move |target| target.settings(policy).mode == mode);
+    let by_restart = of_mode(Mode::Restart).next().map(|_| {
+        format!(
+            "an eviction of {} is held while its Deployment replaces it by one rollout",
+            names(of_mode(Mode::Restart))
+        )
+    });
+    let surges: Vec<_> = of_mode(Mode::Scale).map(|target| surge(target, target.settings(policy))).collect();
+    let by_scale = (!surges.is_empty())
+        .then(|| format!("an eviction of {} is held until a stand-in is available", shown(&surges)));
+    let both: Vec<_> = by_restart.into_iter().chain(by_scale).collect();
+    let by_itself = match policy.settings.trigger {
+        Trigger::OnEviction => "",
+        Trigger::OnDoom => "; a handover begins by itself when a pod's node is seen to be about to go",
+    };
+    let message =
+        format!("{}, for {} s at most{by_itself}", both.join(", "), policy.settings.readiness_deadline_seconds);
     Condition { kind, status: Some(true), reason: "Protected", message }
 }
 
-fn names<'a>(targets: impl Iterator<Item = &'a DeploymentView>) -> String {
-    let all: Vec<_> = targets.map(|target| target.name.as_str()).collect();
-    let shown = all.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+/// What the next victims of a workload bring about, for people: `web (3 replicas, 4 meanwhile)`.
+fn surge(target: &Target<'_>, settings: &Settings) -> String {
+    let deployment = target.deployment;
+    let record = target.autoscaler.map_or(deployment.surge.as_ref(), |autoscaler| autoscaler.surge.as_ref());
+    let base = record.map_or(deployment.replicas, |record| record.base);
+    let raised = base.saturating_add(settings.surge_replicas);
+    match target.autoscaler {
+        None => format!("{} ({base} replicas, {raised} meanwhile)", deployment.name),
+        Some(autoscaler) => format!(
+            "{} ({base} replicas, {} meanwhile by the minimum of {} {})",
+            deployment.name,
+            raised.min(autoscaler.maximum),
+            autoscaler.governor.kind(),
+            autoscaler.object.name
+        ),
+    }
+}
+
+fn names<'a>(targets: impl Iterator<Item = &'a Target<'a>>) -> String {
+    let all: Vec<_> = targets.map(|target| target.deployment.name.clone()).collect();
+    shown(&all)
+}
+
+fn shown(all: &[String]) -> String {
+    let shown = all.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
     match all.len().checked_sub(NAMED) {
         Some(more) if more > 0 => format!("{shown} and {more} more"),
         _ => shown,
@@ -170,11 +233,16 @@ fn names<'a>(targets: impl Iterator<Item = &'a DeploymentView>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::Settings;
+    use crate::action::ObjectRef;
+    use crate::handover::surge::SurgeRecord;
     use crate::testing::{deployment, protection};
-    use crate::view::IntOrPercent;
+    use crate::view::{Governor, IntOrPercent};
 
     type Case<'a> = (&'a str, Option<&'a str>, Vec<Target<'a>>, [(Option<bool>, &'a str); 3]);
+
+    fn target<'a>(deployment: &'a DeploymentView, protection: Option<&'a Protection>) -> Target<'a> {
+        Target { deployment, protection, autoscaler: None }
+    }
 
     fn policy() -> PolicyView {
         PolicyView {
@@ -206,25 +274,25 @@ mod tests {
             (
                 "a surging single replica",
                 None,
-                vec![(&plain, Some(&ours))],
+                vec![target(&plain, Some(&ours))],
                 [(Some(true), "Supported"), (Some(true), "SurgingStrategy"), (Some(true), "Protected")],
             ),
             (
                 "Recreate is protected, with a gap",
                 None,
-                vec![(&recreate, Some(&ours))],
+                vec![target(&recreate, Some(&ours))],
                 [(Some(true), "Supported"), (Some(false), "Recreate"), (Some(true), "Protected")],
             ),
             (
                 "a lossy strategy",
                 None,
-                vec![(&lossy, Some(&ours))],
+                vec![target(&lossy, Some(&ours))],
                 [(Some(true), "Supported"), (Some(false), "LossyStrategy"), (Some(false), "LossyStrategy")],
             ),
             (
                 "three replicas",
                 None,
-                vec![(&three, Some(&ours))],
+                vec![target(&three, Some(&ours))],
                 [
                     (Some(false), "MoreThanOneReplica"),
                     (Some(true), "SurgingStrategy"),
@@ -234,19 +302,19 @@ mod tests {
             (
                 "one of two is paused",
                 None,
-                vec![(&plain, Some(&ours)), (&paused, Some(&ours))],
+                vec![target(&plain, Some(&ours)), target(&paused, Some(&ours))],
                 [(Some(false), "Paused"), (Some(true), "SurgingStrategy"), (Some(false), "Paused")],
             ),
             (
                 "opted out",
                 None,
-                vec![(&plain, None)],
+                vec![target(&plain, None)],
                 [(Some(true), "Supported"), (Some(true), "SurgingStrategy"), (Some(false), "OptedOut")],
             ),
             (
                 "an older policy governs",
                 None,
-                vec![(&plain, Some(&others))],
+                vec![target(&plain, Some(&others))],
                 [(Some(true), "Supported"), (Some(true), "SurgingStrategy"), (Some(false), "GovernedByAnotherPolicy")],
             ),
             (
@@ -271,9 +339,73 @@ mod tests {
     }
 
     #[test]
+    fn the_status_of_a_policy_that_scales_says_by_what_and_how_far() {
+        let settings = Settings { mode: Mode::Scale, trigger: Trigger::OnDoom, ..Settings::default() };
+        let policy = PolicyView { settings: settings.clone(), ..policy() };
+        let ours = Protection { settings, ..protection() };
+        let three = DeploymentView { replicas: 3, ..deployment("shop", "web") };
+        let raised = DeploymentView {
+            replicas: 4,
+            surge: Some(SurgeRecord {
+                workload: "web-uid".into(),
+                original: Some(3),
+                base: 3,
+                floor: 3,
+                surge: 1,
+                since: crate::testing::START,
+                renewed: false,
+            }),
+            ..three.clone()
+        };
+        let recreate = DeploymentView { strategy: Strategy::Recreate, ..three.clone() };
+        let all =
+            Strategy::RollingUpdate { max_surge: IntOrPercent::Int(1), max_unavailable: IntOrPercent::Percent(100) };
+        let lossy = DeploymentView { strategy: all, ..three.clone() };
+        let autoscaler = |maximum| AutoscalerView {
+            governor: Governor::HorizontalPodAutoscaler,
+            object: ObjectRef {
+                namespace: "shop".into(),
+                name: "web-hpa".into(),
+                uid: "h".into(),
+                resource_version: "1".into(),
+            },
+            target: "web".into(),
+            minimum: Some(2),
+            maximum,
+            paused: false,
+            surge: None,
+        };
+        let (room, full) = (autoscaler(9), autoscaler(3));
+        let of = |deployment, autoscaler| Target { deployment, protection: Some(&ours), autoscaler };
+        let table = [
+            (of(&three, None), "TargetSupported", "Supported", "web can be handed over"),
+            (of(&three, None), "Protected", "Protected", "web (3 replicas, 4 meanwhile)"),
+            (of(&three, None), "Protected", "Protected", "begins by itself"),
+            (of(&raised, None), "Protected", "Protected", "web (3 replicas, 4 meanwhile)"),
+            (
+                of(&three, Some(&room)),
+                "Protected",
+                "Protected",
+                "4 meanwhile by the minimum of HorizontalPodAutoscaler web-hpa",
+            ),
+            (of(&three, Some(&full)), "Protected", "AutoscalerAtMaximum", "maximum of 3"),
+            (of(&recreate, None), "Protected", "Recreate", "handover: Restart"),
+            (of(&recreate, None), "ZeroDowntimeUpdateStrategy", "Recreate", "two copies never run at once"),
+            (of(&lossy, None), "ZeroDowntimeUpdateStrategy", "LossyStrategy", "web (3 of 3); handovers are not"),
+            (of(&lossy, None), "Protected", "Protected", "3 replicas"),
+        ];
+        for (target, kind, reason, words) in table {
+            let found = conditions(&policy, None, false, &[target]);
+            let condition = found.iter().find(|condition| condition.kind == kind).expect(kind);
+            assert_eq!(condition.reason, reason, "{kind}: {}", condition.message);
+            assert!(condition.message.contains(words), "{kind}, {reason}: {}", condition.message);
+        }
+    }
+
+    #[test]
     fn a_policy_in_an_excluded_namespace_protects_nothing() {
-        let (target, ours) = (deployment("kube-system", "web"), protection());
-        let [_, _, protected] = conditions(&policy(), None, true, &[(&target, Some(&ours))]);
+        let (web, ours) = (deployment("kube-system", "web"), protection());
+        let [_, _, protected] = conditions(&policy(), None, true, &[target(&web, Some(&ours))]);
         assert_eq!((protected.status, protected.reason), (Some(false), "NamespaceExcluded"));
         let [_, _, protected] = conditions(&policy(), None, true, &[]);
         assert_eq!(protected.reason, "NamespaceExcluded", "it comes before a target that is not found");
@@ -283,7 +415,7 @@ mod tests {
     fn many_targets_are_counted_rather_than_listed() {
         let many: Vec<_> = (0..9).map(|number| deployment("shop", &format!("web-{number}"))).collect();
         let ours = protection();
-        let targets: Vec<_> = many.iter().map(|target| (target, Some(&ours))).collect();
+        let targets: Vec<_> = many.iter().map(|web| target(web, Some(&ours))).collect();
         let message = &conditions(&policy(), None, false, &targets)[2].message;
         assert!(message.contains("web-0, web-1, web-2, web-3, web-4 and 4 more"), "{message}");
     }
