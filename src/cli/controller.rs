@@ -13,6 +13,7 @@ use super::process::{Filled, Prepared, Process, conditions};
 use crate::cluster::apply::Applier;
 use crate::cluster::index::Index;
 use crate::cluster::lease::{self, Leadership};
+use crate::cluster::project_cost::LeftOut;
 use crate::cluster::trust::Trust;
 use crate::cluster::watch::{Health, settled, synced};
 use crate::config::Config;
@@ -78,7 +79,8 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
         metrics: Arc::clone(&metrics),
         health: health.clone(),
     };
-    let handover = handover::Loop { shared: shared.clone(), written: Written::default() };
+    let left_out = LeftOut::of(config.rules(&args.namespace), &selects, shared.index.rules());
+    let handover = handover::Loop { shared: shared.clone(), written: Written::default(), left_out };
     let busy = busy::Loop {
         shared: shared.clone(),
         selects,

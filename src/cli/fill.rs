@@ -9,6 +9,7 @@ use std::sync::Arc;
 use belay_decide::busy::{GroupKind, Rule};
 use belay_decide::cost::cluster::KnownPod;
 use belay_decide::hold::{HoldView, Rules};
+use belay_decide::view::Governor;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
@@ -17,15 +18,16 @@ use kube::core::{ApiResource, DeserializeGuard};
 use kube::runtime::watcher;
 
 use crate::api::{EvictionHold, HandoverPolicy, HandoverPolicySpec};
+use crate::cluster::apply::scaled_object;
 use crate::cluster::clock::Clock;
 use crate::cluster::costs::{CostSink, Costs, Pair};
-use crate::cluster::index::{BusyPodSink, Index, IndexSink, LinkedSink, OwnerSink, Policy, Target};
+use crate::cluster::index::{AutoscalerSink, BusyPodSink, Index, IndexSink, LinkedSink, OwnerSink, Policy, Target};
 use crate::cluster::owners::{self, Resources};
 use crate::cluster::pool::Pool;
 use crate::cluster::project_cost::{self, LeftOut};
-use crate::cluster::subset::{DeploymentSubset, NodeSubset, PodSubset, ReplicaSetSubset};
+use crate::cluster::subset::{AutoscalerSubset, DeploymentSubset, NodeSubset, PodSubset, ReplicaSetSubset};
 use crate::cluster::watch::{Health, RuleHealth, Watches};
-use crate::cluster::{project, project_busy};
+use crate::cluster::{project, project_autoscaler, project_busy};
 use crate::config::{Config, Selects};
 
 /// What the watches of a server are for.
@@ -67,8 +69,9 @@ impl Reading {
 
 /// Watches everything that decisions about evictions read, for handovers or for busy pods alone, and the pods, nodes and
 /// ReplicaSets that deletion costs are made of: each kind once, whoever reads it.
-pub(super) fn fill(watches: &Watches, index: &Index, purpose: &Purpose) -> Reading {
+pub(super) fn fill(watches: &Watches, index: &Index, resources: &Resources, purpose: &Purpose) -> Reading {
     let client = || watches.client.clone();
+    let autoscalers = |governor| AutoscalerSink { index: index.clone(), governor };
     let index = || IndexSink(index.clone());
     let both = || Pair(index(), CostSink(purpose.costs.clone()));
     let config = watcher::Config::default;
@@ -106,6 +109,20 @@ pub(super) fn fill(watches: &Watches, index: &Index, purpose: &Purpose) -> Readi
         reading.holds.extend([
             watches.start("Deployments", Api::all(client()), config(), project, index()),
             watches.start("HandoverPolicies", Api::all(client()), config(), |object| Some(policy(object)), index()),
+            watches.start(
+                "HorizontalPodAutoscalers",
+                Api::all(client()),
+                config(),
+                |autoscaler: &AutoscalerSubset| Some(project_autoscaler::horizontal(autoscaler)),
+                autoscalers(Governor::HorizontalPodAutoscaler),
+            ),
+            owners::follow(
+                watches,
+                resources.clone(),
+                scaled_object(),
+                project_autoscaler::scaled_object,
+                autoscalers(Governor::ScaledObject),
+            ),
         ]);
     }
     reading

@@ -41,7 +41,7 @@ pub(super) struct Process {
     pub(super) config: Config,
     /// What each busy rule selects.
     pub(super) selects: Arc<Vec<Selects>>,
-    /// The kinds that busy rules ask, as they are served.
+    /// The kinds of other projects, as they are served.
     pub(super) resources: Resources,
     pub(super) settings: Arc<ArcSwap<Settings>>,
     pub(super) index: Index,
@@ -112,7 +112,7 @@ impl Process {
         let rules = config.rules(&args.namespace);
         let costs = cluster.map(Costs::new);
         let purpose = Purpose::of(&config, costs.clone(), LeftOut::of(rules.clone(), &selects, index.rules()));
-        let reading = fill(&watches, &index, &purpose);
+        let reading = fill(&watches, &index, &resources, &purpose);
         let health = reading.holds;
         let costs = costs.map(|costs| {
             let besides = fill_costs(&watches, &resources, &costs);

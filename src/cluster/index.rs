@@ -4,6 +4,7 @@
 //! run under the read lock and borrow, so a question costs look-ups and no copies. Writes also say which
 //! workloads they concern ([`Dirty`]), so that the controller looks at those alone.
 
+mod autoscalers;
 mod busy;
 mod dirty;
 mod sinks;
@@ -23,6 +24,7 @@ use belay_decide::view::{DeploymentView, PodView, ReplicaSetView};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use parking_lot::RwLock;
 
+pub use autoscalers::AutoscalerSink;
 pub use busy::{BusyFacts, BusyPodSink, Governed, Linked, LinkedSink, OwnerSink, hold_of};
 pub use dirty::{Dirty, PodKey, WorkloadKey};
 pub use sinks::IndexSink;
@@ -63,6 +65,10 @@ struct State {
     deployments: Named<DeploymentView>,
     /// Name of a Deployment by its UID.
     deployment_names: HashMap<Box<str>, WorkloadKey>,
+    /// What scales Deployments.
+    autoscalers: autoscalers::Autoscalers,
+    /// Workloads with replicas that a surge of ours added: they are looked after until it is put back.
+    surged: HashSet<WorkloadKey>,
     /// Names of nodes that are about to go.
     doomed: HashSet<Box<str>>,
     policies: Named<Policy>,
@@ -107,6 +113,8 @@ impl Index {
             set_owner,
             deployments,
             deployment_names,
+            autoscalers,
+            surged,
             doomed,
             policies,
             holds,
@@ -120,6 +128,8 @@ impl Index {
             && set_owner.is_empty()
             && deployments.is_empty()
             && deployment_names.is_empty()
+            && autoscalers.is_empty()
+            && surged.is_empty()
             && doomed.is_empty()
             && policies.is_empty()
             && holds.is_empty()

@@ -9,6 +9,7 @@ pub mod lease;
 pub mod owners;
 pub mod pool;
 pub mod project;
+pub mod project_autoscaler;
 pub mod project_busy;
 pub mod project_cost;
 pub mod subset;

@@ -11,6 +11,7 @@ use belay_decide::cost::cluster::{Budget, Claim, KnownPod, KnownSet};
 use belay_decide::cost::{
     COST_ANNOTATION, Constraint, CostPod, Keep, NodeFacts, PodHold, Readiness, SetView, Standing,
 };
+use belay_decide::handover::close::ClosePod;
 use belay_decide::hold::Rules;
 use belay_decide::ownership::{MANAGED_ANNOTATION, Record};
 use belay_decide::removers::go_duration;
@@ -123,6 +124,12 @@ pub fn pod(pod: &PodSubset, left_out: &LeftOut, now: Timestamp) -> KnownPod {
         labels: Arc::new(meta.labels.clone().unwrap_or_default()),
         hold_until,
     }
+}
+
+/// Projects a Pod that was read from the API just now, for a close look.
+pub fn close_pod(pod: &PodSubset, left_out: &LeftOut, now: Timestamp) -> ClosePod {
+    let KnownPod { pod, resource_version, present, managed, .. } = self::pod(pod, left_out, now);
+    ClosePod { pod, value: present, record: Record::parse(managed.as_deref()), resource_version }
 }
 
 fn sidecar_restarts(pod: &PodSubset) -> i32 {

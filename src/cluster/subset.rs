@@ -4,6 +4,7 @@
 //! decoder skip the rest. They inherit the real types' group, version and paths.
 
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::{Node, Pod, TopologySpreadConstraint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -195,4 +196,33 @@ pub(super) struct DeploymentStatus {
     pub(super) available_replicas: i32,
     #[serde(default)]
     pub(super) conditions: Vec<Condition>,
+}
+
+/// A HorizontalPodAutoscaler.
+#[derive(Resource, Deserialize, Clone, Debug)]
+#[resource(inherit = HorizontalPodAutoscaler)]
+pub struct AutoscalerSubset {
+    /// `metadata`.
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    pub(super) spec: AutoscalerSpec,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct AutoscalerSpec {
+    #[serde(default)]
+    pub(super) scale_target_ref: ScaleTarget,
+    pub(super) min_replicas: Option<i32>,
+    #[serde(default)]
+    pub(super) max_replicas: i32,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ScaleTarget {
+    pub(super) api_version: Option<String>,
+    pub(super) kind: Option<String>,
+    #[serde(default)]
+    pub(super) name: String,
 }

@@ -1,19 +1,29 @@
-//! The handover loop: looks at each workload with holds whenever something about it changes, or when its time
-//! has come, and performs what `decide::handover::reconcile` says.
+//! The handover loop: looks at each workload that is being handed over whenever something about it changes, or when its
+//! time has come, and performs what `decide::handover::reconcile` says. Where that depends on more of the workload's pods
+//! than the cache keeps, they are read from the API first.
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use belay_decide::action::Action;
-use belay_decide::handover::{Plan, reconcile, reconcile::Input};
+use belay_decide::handover::close::ClosePod;
+use belay_decide::handover::{Plan, Workload, reconcile, reconcile::Input};
 use belay_decide::hold::Phase;
 use jiff::Timestamp;
+use kube::Api;
+use kube::api::ListParams;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
 use super::work::{self, RETRY, Work, Written};
+use crate::cluster::apply::{ApplyError, bounded};
 use crate::cluster::clock::Clock;
 use crate::cluster::index::WorkloadKey;
+use crate::cluster::project_cost::{self, LeftOut};
+use crate::cluster::subset::PodSubset;
 
 /// What the loop works with.
 pub struct Loop {
@@ -21,6 +31,26 @@ pub struct Loop {
     pub shared: Shared,
     /// What was written and not yet seen again.
     pub written: Written<WorkloadKey>,
+    /// Pods whose deletion cost another part of Belay writes.
+    pub left_out: LeftOut,
+}
+
+/// Where the pods of a workload are found in the API.
+struct PodsOf {
+    /// The labels that the Deployment selects by.
+    selector: String,
+    /// UIDs of its ReplicaSets.
+    sets: BTreeSet<Box<str>>,
+}
+
+impl PodsOf {
+    fn new(workload: &Workload<'_>) -> Self {
+        let labels = workload.deployment.selector.iter().map(|(key, value)| format!("{key}={value}"));
+        Self {
+            selector: labels.collect::<Vec<_>>().join(","),
+            sets: workload.replica_sets.iter().map(|set| set.uid.clone()).collect(),
+        }
+    }
 }
 
 impl Loop {
@@ -32,27 +62,61 @@ impl Loop {
 
     /// Looks at one workload; when to look again.
     async fn look_at(&self, key: &WorkloadKey) -> Option<Timestamp> {
-        let settings = self.shared.settings.load();
         let now = Clock::wall();
-        let plan: Option<Plan> =
-            self.shared.index.workload(key, &settings.default_policy, |workload, protection, holds| {
-                let deployment = workload.map(|workload| workload.deployment);
-                let versions = holds
-                    .iter()
-                    .map(|(hold, _)| (hold.uid.clone(), hold.resource_version.clone()))
-                    .chain(deployment.map(|deployment| (deployment.uid.clone(), deployment.resource_version.clone())));
-                if self.written.is_awaited(key, versions) {
-                    return Plan { wake_at: now.saturating_add(RETRY).ok(), ..Plan::default() };
-                }
-                let protection = protection.filter(|_| settings.hold_enabled);
-                reconcile(&Input { workload, protection, holds, close: None, rules: &settings.handovers, now })
-            });
-        let Some(plan) = plan else {
-            // No holds any more.
+        let Some((mut plan, pods)) = self.decide(key, None, now) else {
+            // It is not being handed over any more.
             self.written.forget(key);
             return None;
         };
-        let mut wake = plan.wake_at;
+        let mut retry = None;
+        if let Some(pods) = pods {
+            match self.look_closer(key, &pods, now).await {
+                // Decided anew on what was read: the plan before it may have been made on less, or on what is over.
+                Ok(close) => plan = self.decide(key, Some(&close), now)?.0,
+                Err(error) => {
+                    tracing::warn!(workload = %key, %error, "pods not read for a close look, trying again");
+                    retry = Some(work::again(&error, now));
+                }
+            }
+        }
+        let performed = self.perform(key, &plan, now).await;
+        plan.wake_at.into_iter().chain(retry).chain(performed).min()
+    }
+
+    /// What is to be done, and of which pods it takes a close look; absent where the workload is not being handed over.
+    fn decide(&self, key: &WorkloadKey, close: Option<&[ClosePod]>, now: Timestamp) -> Option<(Plan, Option<PodsOf>)> {
+        let settings = self.shared.settings.load();
+        self.shared.index.workload(key, &settings.default_policy, |workload, protection, holds| {
+            let deployment = workload.map(|workload| workload.deployment);
+            let autoscaler = workload.and_then(|workload| workload.autoscaler).map(|autoscaler| &autoscaler.object);
+            let versions = holds
+                .iter()
+                .map(|(hold, _)| (&hold.uid, &hold.resource_version))
+                .chain(deployment.map(|deployment| (&deployment.uid, &deployment.resource_version)))
+                .chain(autoscaler.map(|autoscaler| (&autoscaler.uid, &autoscaler.resource_version)));
+            if self.written.is_awaited(key, versions.map(|(uid, version)| (uid.clone(), version.clone()))) {
+                return (Plan { wake_at: now.saturating_add(RETRY).ok(), ..Plan::default() }, None);
+            }
+            let protection = protection.filter(|_| settings.hold_enabled);
+            let plan = reconcile(&Input { workload, protection, holds, close, rules: &settings.handovers, now });
+            let pods = workload.filter(|_| plan.look_closer && close.is_none()).map(PodsOf::new);
+            (plan, pods)
+        })
+    }
+
+    /// Reads the workload's pods from the API.
+    async fn look_closer(&self, key: &WorkloadKey, pods: &PodsOf, now: Timestamp) -> Result<Vec<ClosePod>, ApplyError> {
+        let api: Api<PodSubset> = Api::namespaced(self.shared.client.clone(), &key.namespace);
+        let selected = ListParams::default().labels(&pods.selector);
+        let found = bounded(format!("the pods of Deployment {key}"), api.list(&selected)).await?;
+        let found = found.items.iter().map(|pod| project_cost::close_pod(pod, &self.left_out, now));
+        // Another workload's labels may match as well.
+        Ok(found.filter(|pod| pod.pod.set.as_ref().is_some_and(|set| pods.sets.contains(set))).collect())
+    }
+
+    /// Performs a plan; when to look again at what failed.
+    async fn perform(&self, key: &WorkloadKey, plan: &Plan, now: Timestamp) -> Option<Timestamp> {
+        let mut wake: Option<Timestamp> = None;
         for sequence in &plan.sequences {
             let (superseded, result) = self.shared.applier.perform(sequence).await;
             self.written.add(key, superseded);
@@ -83,6 +147,18 @@ impl Loop {
                 Action::PatchTemplate { slot, .. } => {
                     tracing::info!(workload = %key, slot = slot.as_deref().unwrap_or("none"), "pod template patched");
                 }
+                Action::Surge { governor, object, number, record: Some(record) } => {
+                    let (kind, surge) = (governor.kind(), record.surge);
+                    tracing::info!(workload = %key, kind, object = %object.name, number, surge, "replicas raised");
+                }
+                Action::Surge { governor, object, number, record: None } => {
+                    let kind = governor.kind();
+                    tracing::info!(workload = %key, kind, object = %object.name, number, "replicas put back");
+                }
+                Action::Scale { replicas, .. } => {
+                    tracing::info!(workload = %key, replicas, "Deployment scaled with its autoscaler");
+                }
+                Action::PatchPod { pod, .. } => tracing::debug!(workload = %key, pod = %pod.name, "pod marked"),
                 _ => {}
             }
         }

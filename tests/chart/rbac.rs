@@ -85,10 +85,12 @@ const CONTROLLER_NAMESPACE: &[&str] = &[
 const HOLD_READS: &[&str] = &[
     "pods, nodes, apps/deployments, apps/replicasets: get list watch",
     "belay.dev/handoverpolicies, belay.dev/evictionholds: get list watch",
+    "autoscaling/horizontalpodautoscalers, keda.sh/scaledobjects: list watch",
 ];
-const HOLD_WEBHOOK_WRITES: &[&str] = &["belay.dev/evictionholds: create"];
+const HOLD_WEBHOOK_WRITES: &[&str] = &["belay.dev/evictionholds: create", "belay.dev/evictionholds/status: patch"];
 const HOLD_CONTROLLER_WRITES: &[&str] = &[
-    "apps/deployments: patch",
+    "apps/deployments, autoscaling/horizontalpodautoscalers, keda.sh/scaledobjects: patch",
+    "pods: patch",
     "belay.dev/evictionholds: delete",
     "belay.dev/evictionholds/status, belay.dev/handoverpolicies/status: patch",
     "events.k8s.io/events: create patch",

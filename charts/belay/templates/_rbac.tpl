@@ -15,6 +15,13 @@ is granted by that name; `create` cannot be (RBAC knows no name then).
 - apiGroups: [belay.dev]
   resources: [handoverpolicies, evictionholds]
   verbs: [get, list, watch]
+# What says how many replicas a Deployment has. KEDA's kind is granted whether or not it is there: it may come later.
+- apiGroups: [autoscaling]
+  resources: [horizontalpodautoscalers]
+  verbs: [list, watch]
+- apiGroups: [keda.sh]
+  resources: [scaledobjects]
+  verbs: [list, watch]
 {{- end -}}
 
 {{/* belay.rules.owners (dict "resources" (a map from API group to resources) "verbs" "get, list, watch") */}}
@@ -88,6 +95,12 @@ is granted by that name; `create` cannot be (RBAC knows no name then).
   resources: [evictionholds]
   verbs: [create]
 {{- end }}
+{{- if .Values.evictionHold.enabled }}
+# Notes when the eviction was last asked for: a handover that nobody waits for ends.
+- apiGroups: [belay.dev]
+  resources: [evictionholds/status]
+  verbs: [patch]
+{{- end }}
 {{- end -}}
 
 {{- define "belay.rules.namespace.webhook" -}}
@@ -117,20 +130,24 @@ is granted by that name; `create` cannot be (RBAC knows no name then).
   resources: [events]
   verbs: [create, patch]
 {{- if .Values.evictionHold.enabled }}
-# The handover: one annotation of the pod template, and the record of it.
+# The handover: one annotation of the pod template, or the number of replicas, or what governs that; and the record of it.
 - apiGroups: [apps]
   resources: [deployments]
+  verbs: [patch]
+- apiGroups: [autoscaling]
+  resources: [horizontalpodautoscalers]
+  verbs: [patch]
+- apiGroups: [keda.sh]
+  resources: [scaledobjects]
   verbs: [patch]
 - apiGroups: [belay.dev]
   resources: [handoverpolicies/status]
   verbs: [patch]
 {{- end }}
-{{- if or .Values.busyHints.enabled .Values.deletionCost.enabled }}
-# The hints of the pods that a busy rule selects, and deletion costs.
+# The hints of the pods that a busy rule selects; deletion costs, of all pods or of those that are handed over.
 - apiGroups: [""]
   resources: [pods]
   verbs: [patch]
-{{- end }}
 {{- if .Values.busyHints.enabled }}
 {{- with include "belay.rules.owners" (dict "resources" (include "belay.ownerResources" (dict "root" . "deleted" true) | fromJson) "verbs" "delete") | trim }}
 # Retires an idle owner where its rule says DeleteOwner.

@@ -6,6 +6,7 @@ use anyhow::{Context as _, anyhow, bail};
 use belay_decide::busy::{BusyPod, GroupKind, Rule, Seen};
 use belay_decide::cost::cluster::Cluster;
 use belay_decide::hold::HoldView;
+use belay_decide::view::Governor;
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
@@ -18,14 +19,15 @@ use serde::de::DeserializeOwned;
 use super::node::SeenCluster;
 use crate::api::{EvictionHold, HandoverPolicy};
 use crate::cli::fill;
+use crate::cluster::apply::scaled_object;
 use crate::cluster::client::describe;
 use crate::cluster::clock::Clock;
-use crate::cluster::index::{Index, IndexSink};
+use crate::cluster::index::{AutoscalerSink, Index, IndexSink};
 use crate::cluster::owners::{Resources, look_up};
 use crate::cluster::project_cost::{self, LeftOut, Pool};
-use crate::cluster::subset::{DeploymentSubset, NodeSubset, PodSubset, ReplicaSetSubset};
+use crate::cluster::subset::{AutoscalerSubset, DeploymentSubset, NodeSubset, PodSubset, ReplicaSetSubset};
 use crate::cluster::watch::Sink;
-use crate::cluster::{project, project_busy};
+use crate::cluster::{project, project_autoscaler, project_busy};
 use crate::config::Config;
 use crate::settings::Settings;
 use crate::webhook::live::{LiveFacts, LiveReader};
@@ -203,9 +205,14 @@ where
 
 /// Objects of a kind of Karpenter's; none where it is not installed.
 async fn of_karpenter(client: &Client, kind: &str) -> Result<Vec<DynamicObject>, String> {
-    let served = look_up(client, &GroupKind::new("karpenter.sh", kind)).await.map_err(|error| describe(&error))?;
+    of_kind(client, &GroupKind::new("karpenter.sh", kind), "").await
+}
+
+/// Objects of a kind of another project's, in a namespace where it has one; none where it is not served.
+async fn of_kind(client: &Client, kind: &GroupKind, namespace: &str) -> Result<Vec<DynamicObject>, String> {
+    let served = look_up(client, kind).await.map_err(|error| describe(&error))?;
     let Some(served) = served else { return Ok(Vec::new()) };
-    pages(&served.api(client, "")).await.map_err(|error| describe(&error))
+    pages(&served.api(client, namespace)).await.map_err(|error| describe(&error))
 }
 
 struct Reading<'a> {
@@ -232,11 +239,23 @@ impl Reading<'_> {
         sink.replace(deployments.iter().map(project::deployment).collect());
         let policies = self.list::<DeserializeGuard<HandoverPolicy>>("HandoverPolicies").await;
         sink.replace(policies.iter().map(fill::policy).collect());
+        self.fill_autoscalers(index).await;
         match Api::<NodeSubset>::all(self.client.clone()).list(&ListParams::default()).await {
             Ok(nodes) => sink.replace(nodes.items.iter().map(project::node).collect()),
             Err(error) => self.unread.push(format!("nodes: {}", describe(&error))),
         }
         holds
+    }
+
+    async fn fill_autoscalers(&mut self, index: &Index) {
+        let mut sink = AutoscalerSink { index: index.clone(), governor: Governor::HorizontalPodAutoscaler };
+        let horizontal: Vec<AutoscalerSubset> = self.list("HorizontalPodAutoscalers").await;
+        sink.replace(horizontal.iter().map(project_autoscaler::horizontal).collect());
+        let mut sink = AutoscalerSink { index: index.clone(), governor: Governor::ScaledObject };
+        match of_kind(self.client, &scaled_object(), self.namespace).await {
+            Ok(scaled) => sink.replace(scaled.iter().map(project_autoscaler::scaled_object).collect()),
+            Err(problem) => self.unread.push(format!("ScaledObjects: {problem}")),
+        }
     }
 
     async fn list<K>(&mut self, what: &str) -> Vec<K>

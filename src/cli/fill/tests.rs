@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use belay_decide::busy::{Found, GroupKind};
 use belay_decide::cost::cluster::Cluster;
+use belay_decide::handover::surge::SURGE_ANNOTATION;
+use belay_decide::policy::DefaultPolicy;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::cluster::index::{BusyFacts, PodKey};
+use crate::cluster::index::{BusyFacts, PodKey, WorkloadKey};
 use crate::metrics::Metrics;
 use crate::tasks::Tasks;
 use crate::testing::{self, ApiServer, Asked, Reply};
@@ -148,11 +150,17 @@ fn a_policy_or_hold_of_a_newer_version_is_passed_over_and_said() {
     assert_eq!(hold(&guarded("Moonlight")), None);
 }
 
-/// What Karpenter adds to a cluster.
-const KARPENTER: &[[&str; 4]] =
-    &[["karpenter.sh", "v1", "NodeClaim", "nodeclaims"], ["karpenter.sh", "v1", "NodePool", "nodepools"]];
+/// What Karpenter and KEDA add to a cluster.
+const OTHERS: &[[&str; 4]] = &[
+    ["karpenter.sh", "v1", "NodeClaim", "nodeclaims"],
+    ["karpenter.sh", "v1", "NodePool", "nodepools"],
+    ["keda.sh", "v1alpha1", "ScaledObject", "scaledobjects"],
+];
 
-/// A cluster of one node, which Karpenter made, with one pod of a ReplicaSet. Watches bring nothing.
+/// A surge, by which a workload is being handed over.
+const SURGE: &str = r#"{"workload": "d", "base": 1, "floor": 1, "surge": 1, "since": "2026-11-30T12:00:00Z"}"#;
+
+/// A cluster of one node, which Karpenter made, with one pod of a ReplicaSet, which KEDA scales. Watches bring nothing.
 fn one_of_each(asked: &Asked) -> Reply {
     if asked.query.contains_key("watch") {
         return Reply::Silence;
@@ -172,6 +180,14 @@ fn one_of_each(asked: &Asked) -> Reply {
             "metadata": {"name": "c"}, "status": {"nodeName": "n1", "conditions": [{"type": "Drifted", "status": "True"}]}}),
         "GET /apis/karpenter.sh/v1/nodepools" => json!({"apiVersion": "karpenter.sh/v1", "kind": "NodePool",
             "metadata": {"name": "default"}, "spec": {"disruption": {"consolidateAfter": "Never"}}}),
+        "GET /apis/apps/v1/deployments" => json!({"metadata": {"namespace": "ci", "name": "web", "uid": "d",
+            "annotations": {SURGE_ANNOTATION: SURGE}}}),
+        "GET /apis/autoscaling/v2/horizontalpodautoscalers" => {
+            json!({"metadata": {"namespace": "ci", "name": "horizontal"},
+            "spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}, "maxReplicas": 3}})
+        }
+        "GET /apis/keda.sh/v1alpha1/scaledobjects" => json!({"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject",
+            "metadata": {"namespace": "ci", "name": "scaled"}, "spec": {"scaleTargetRef": {"name": "web"}}}),
         _ => return list(&[]),
     };
     list(&[objects])
@@ -179,7 +195,17 @@ fn one_of_each(asked: &Asked) -> Reply {
 
 #[tokio::test]
 async fn each_kind_that_a_capability_reads_is_listed_once_whoever_reads_it_and_no_other() {
-    const ALL: &[&str] = &["pods", "nodes", "replicasets", "evictionholds", "deployments", "handoverpolicies"];
+    const ALL: &[&str] = &[
+        "pods",
+        "nodes",
+        "replicasets",
+        "evictionholds",
+        "deployments",
+        "handoverpolicies",
+        "horizontalpodautoscalers",
+    ];
+    // Without ScaledObjects it is waited for to be known that there are none.
+    const SCALED: (&str, &str) = ("scaledobject.keda.sh", "scaledobjects");
     const COSTS: &[&str] = &["poddisruptionbudgets", "nodeclaims", "nodepools"];
     const RANKED: &[&str] = &["pods", "nodes", "replicasets"];
     const BUSY: &[&str] = &["pods", "evictionholds"];
@@ -196,9 +222,9 @@ async fn each_kind_that_a_capability_reads_is_listed_once_whoever_reads_it_and_n
         ([true, true, true], ALL, ALL),
     ];
     for ([hold, busy, cost], expected, needed) in table {
-        for has_karpenter in [true, false] {
-            let label = format!("hold {hold}, busy {busy}, cost {cost}, Karpenter {has_karpenter}");
-            let api = ApiServer::serving(if has_karpenter { KARPENTER } else { &[] }, one_of_each).await;
+        for has_others in [true, false] {
+            let label = format!("hold {hold}, busy {busy}, cost {cost}, others {has_others}");
+            let api = ApiServer::serving(if has_others { OTHERS } else { &[] }, one_of_each).await;
             let rules = "[{name: plain, podSelector: {matchLabels: {app: x}}, states: [{state: Busy, when: 'true'}]}]";
             let config = testing::config(&format!(
                 "evictionHold: {{enabled: {hold}}}\nbusyHints: {{enabled: {busy}, rules: {rules}}}\n\
@@ -216,13 +242,16 @@ async fn each_kind_that_a_capability_reads_is_listed_once_whoever_reads_it_and_n
             let left_out = LeftOut::of(config.rules("belay-system"), &[], &[]);
             let purpose = Purpose::of(&config, costs.clone(), left_out);
             let index = Index::new(Vec::new());
-            let Reading { holds, costs: of_costs } = fill(&watches, &index, &purpose);
+            let resources = Resources::default();
+            let Reading { holds, costs: of_costs } = fill(&watches, &index, &resources, &purpose);
             let names = |health: &[Health]| health.iter().map(|one| one.what.to_lowercase()).collect::<Vec<_>>();
-            assert_eq!(names(&holds), needed, "{label}");
+            let hands_over = expected.len() == ALL.len();
+            let scaled = hands_over.then_some(SCALED.0);
+            assert_eq!(names(&holds), needed.iter().copied().chain(scaled).collect::<Vec<_>>(), "{label}");
             assert_eq!(names(&of_costs), if cost { RANKED } else { &[] }, "{label}");
             let mut health = [holds, of_costs].concat();
             if let Some(costs) = &costs {
-                health.extend(fill_costs(&watches, &Resources::default(), costs));
+                health.extend(fill_costs(&watches, &resources, costs));
             }
             let filled = crate::cluster::watch::synced(&health, &stop);
             assert!(tokio::time::timeout(Duration::from_secs(20), filled).await.expect("the caches are not filled"));
@@ -230,7 +259,8 @@ async fn each_kind_that_a_capability_reads_is_listed_once_whoever_reads_it_and_n
             let is_list = |asked: &Asked| !asked.query.contains_key("watch");
             let mut listed: Vec<_> = api.asked().into_iter().filter(is_list).map(|asked| asked.what).collect();
             let mut expected: Vec<_> = expected.to_vec();
-            match (cost, has_karpenter) {
+            expected.extend((hands_over && has_others).then_some(SCALED.1));
+            match (cost, has_others) {
                 (true, true) => expected.extend(COSTS),
                 (true, false) => expected.push(COSTS[0]),
                 (false, _) => {}
@@ -239,13 +269,19 @@ async fn each_kind_that_a_capability_reads_is_listed_once_whoever_reads_it_and_n
             listed.sort_unstable();
             expected.sort_unstable();
             assert_eq!(listed, expected, "{label}");
+            let governing =
+                index.workload(&WorkloadKey::new("ci", "web"), &DefaultPolicy::default(), |workload, _, _| {
+                    Some(workload?.autoscaler?.object.name.clone())
+                });
+            let expected = if has_others { "scaled" } else { "horizontal" };
+            assert_eq!(governing, hands_over.then(|| Some(expected.to_owned())), "{label}");
 
             let Some(costs) = costs else { continue };
             costs.read(|cluster| {
                 assert_eq!(cluster.known_set_of("ci", "web-1"), Some(Some("s")), "{label}");
                 assert!(cluster.set("s").is_some(), "{label}");
                 let node = cluster.node("n1").expect("it was listed");
-                assert_eq!((node.drifted, node.keep.is_some()), (has_karpenter, has_karpenter), "{label}");
+                assert_eq!((node.drifted, node.keep.is_some()), (has_others, has_others), "{label}");
             });
             stop.cancel();
         }

@@ -43,10 +43,10 @@ impl Touched {
         self.workloads.extend(state.deployment_names.get(uid).cloned());
     }
 
-    /// Only workloads with holds care about nodes and policies as such.
+    /// Only workloads that are being handed over care about nodes and policies as such.
     fn all_with_holds(&mut self, state: &State, namespace: Option<&str>) {
         let concerned =
-            state.holds_of.keys().filter(|key| namespace.is_none_or(|namespace| &*key.namespace == namespace));
+            state.handed_over().filter(|key| namespace.is_none_or(|namespace| &*key.namespace == namespace));
         self.workloads.extend(concerned.cloned());
     }
 }
@@ -193,6 +193,10 @@ impl Kind for DeploymentView {
     fn clear(state: &mut State) {
         state.deployments.clear();
         state.deployment_names.clear();
+        let surged: Vec<_> = state.surged.drain().collect();
+        for key in surged {
+            state.note_surge(&key);
+        }
     }
 
     fn put(self, state: &mut State, touched: &mut Touched) {
@@ -204,6 +208,7 @@ impl Kind for DeploymentView {
         if let Some(before) = before.filter(|before| *before.uid != *uid) {
             state.deployment_names.remove(before.uid.as_str());
         }
+        state.note_surge(&key);
         state.deployment_names.insert(uid, key);
     }
 
@@ -211,8 +216,10 @@ impl Kind for DeploymentView {
         if let Some(gone) = remove(&mut state.deployments, &self.namespace, &self.name) {
             state.deployment_names.remove(gone.uid.as_str());
         }
-        touched.policies.push(self.namespace.as_str().into());
-        touched.workloads.push(WorkloadKey::new(&self.namespace, &self.name));
+        let key = WorkloadKey::new(&self.namespace, &self.name);
+        state.note_surge(&key);
+        touched.policies.push(key.namespace.clone());
+        touched.workloads.push(key);
     }
 
     fn known(state: &State, touched: &mut Touched) {

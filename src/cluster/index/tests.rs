@@ -1,12 +1,18 @@
 //! Whatever comes and goes, nothing is kept of what is gone.
 
-use belay_decide::view::{NodeView, PodPhase};
+mod autoscalers;
+
+use belay_decide::action::ObjectRef;
+use belay_decide::handover::surge::{self, SurgeRecord};
+use belay_decide::view::{AutoscalerView, Governor, NodeView, PodPhase};
+use jiff::Timestamp;
 use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::json;
 
 use super::*;
 use crate::cluster::project;
+use crate::cluster::project_autoscaler::Autoscaler;
 use crate::cluster::subset::DeploymentSubset;
 use crate::cluster::watch::Sink;
 
@@ -17,6 +23,7 @@ enum Object {
     Deployment(DeploymentView),
     Node(NodeView),
     Policy(Policy),
+    Autoscaler(Autoscaler),
 }
 
 const NAMES: [&str; 2] = ["x", "y"];
@@ -58,10 +65,46 @@ fn replica_set(name: &str, generation: u8, deployment: Option<(&str, u8)>) -> Re
     }
 }
 
-fn deployment(name: &str, generation: u8) -> DeploymentView {
-    let meta = json!({"namespace": "n", "name": name, "uid": uid("deployment", name, generation)});
+fn deployment(name: &str, generation: u8, surged: bool) -> DeploymentView {
+    let mut meta = json!({"namespace": "n", "name": name, "uid": uid("deployment", name, generation)});
+    if surged {
+        meta["annotations"] = json!({ surge::SURGE_ANNOTATION: surge::render(&record()) });
+    }
     project::deployment(&serde_json::from_value::<DeploymentSubset>(json!({ "metadata": meta })).unwrap())
 }
+
+fn record() -> SurgeRecord {
+    SurgeRecord {
+        workload: "d".into(),
+        original: Some(3),
+        base: 3,
+        floor: 3,
+        surge: 1,
+        since: Timestamp::UNIX_EPOCH,
+        renewed: false,
+    }
+}
+
+/// An autoscaler of the Deployment of that name; of none where that is absent.
+fn autoscaler(governor: Governor, name: &str, target: Option<&str>, surged: bool) -> Autoscaler {
+    let view = target.map(|target| AutoscalerView {
+        governor,
+        object: ObjectRef {
+            namespace: "n".into(),
+            name: name.into(),
+            uid: uid("autoscaler", name, 0),
+            resource_version: "1".into(),
+        },
+        target: target.into(),
+        minimum: Some(3),
+        maximum: 9,
+        paused: false,
+        surge: surged.then(record),
+    });
+    Autoscaler { governor, namespace: "n".into(), name: name.into(), view }
+}
+
+const GOVERNORS: [Governor; 2] = [Governor::HorizontalPodAutoscaler, Governor::ScaledObject];
 
 fn policy(name: &str) -> Policy {
     let policy: api::HandoverPolicy = serde_json::from_value(json!({
@@ -86,7 +129,11 @@ fn objects() -> impl Strategy<Value = Object> {
             .prop_map(|((name, generation), set)| Object::Pod(pod(name, generation, set))),
         3 => (of(), proptest::option::of(of()))
             .prop_map(|((name, generation), above)| Object::ReplicaSet(replica_set(name, generation, above))),
-        2 => of().prop_map(|(name, generation)| Object::Deployment(deployment(name, generation))),
+        2 => (of(), any::<bool>())
+            .prop_map(|((name, generation), surged)| Object::Deployment(deployment(name, generation, surged))),
+        2 => (select(GOVERNORS.to_vec()), names(), proptest::option::of(names()), any::<bool>()).prop_map(
+            |(governor, name, target, surged)| Object::Autoscaler(autoscaler(governor, name, target, surged))
+        ),
         1 => (names(), any::<bool>()).prop_map(|(name, unschedulable)| {
             Object::Node(NodeView { name: name.into(), unschedulable, taints: Vec::new(), conditions: Vec::new() })
         }),
@@ -102,6 +149,7 @@ fn put(index: &Index, object: Object) {
         Object::Deployment(one) => sink.apply(one),
         Object::Node(one) => sink.apply(one),
         Object::Policy(one) => sink.apply(one),
+        Object::Autoscaler(one) => AutoscalerSink { index: index.clone(), governor: one.governor }.apply(one),
     }
 }
 
@@ -114,6 +162,7 @@ fn take(index: &Index, object: Object) {
         Object::Deployment(one) => sink.delete(one),
         Object::Node(one) => sink.delete(one),
         Object::Policy(one) => sink.delete(one),
+        Object::Autoscaler(one) => AutoscalerSink { index: index.clone(), governor: one.governor }.delete(one),
     }
 }
 
@@ -130,12 +179,15 @@ proptest! {
             let last = [
                 Object::Pod(pod(name, 9, None)),
                 Object::ReplicaSet(replica_set(name, 9, None)),
-                Object::Deployment(deployment(name, 9)),
+                Object::Deployment(deployment(name, 9, false)),
                 Object::Node(NodeView { name: name.into(), ..NodeView::default() }),
                 Object::Policy(policy(name)),
             ];
             for object in last {
                 take(&index, object);
+            }
+            for governor in GOVERNORS {
+                take(&index, Object::Autoscaler(autoscaler(governor, name, Some(name), false)));
             }
         }
         prop_assert!(index.is_empty(), "something is kept of what is gone");

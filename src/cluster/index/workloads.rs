@@ -80,6 +80,12 @@ impl State {
         names.filter_map(move |name| namespace?.get(name))
     }
 
+    /// The workloads that are being handed over: those with holds, or with a surge that is to be put back. One may come
+    /// twice.
+    pub(super) fn handed_over(&self) -> impl Iterator<Item = &WorkloadKey> {
+        self.holds_of.keys().chain(&self.surged)
+    }
+
     /// The Deployment with its ReplicaSets and pods, in the order of their names.
     fn workload<'a>(&'a self, deployment: &'a DeploymentView) -> Workload<'a> {
         let namespace = deployment.namespace.as_str();
@@ -102,9 +108,10 @@ impl State {
             .filter(|hold| hold.status.phase != Phase::Completed)
             .map(|hold| hold.spec.victim_node.as_str())
             .filter(|node| !node.is_empty());
+        let autoscaler = self.autoscalers.governing(&key);
         let occupied = pods.iter().filter_map(|pod| pod.node.as_deref());
         let doomed_nodes: BTreeSet<&str> = occupied.filter(|node| self.doomed.contains(*node)).chain(victims).collect();
-        Workload { deployment, replica_sets, pods, doomed_nodes, dooms: BTreeMap::new(), autoscaler: None }
+        Workload { deployment, replica_sets, pods, doomed_nodes, dooms: BTreeMap::new(), autoscaler }
     }
 
     fn deployment_of<'a>(&'a self, pod: &PodView) -> Option<&'a DeploymentView> {
@@ -140,7 +147,7 @@ impl Index {
         ask(&Facts { synced, victim: Some(victim), workload: workload.as_ref(), protection: protection.as_ref(), hold })
     }
 
-    /// Asks about a workload with holds; `None` where it has none.
+    /// Asks about a workload that is being handed over; `None` where it has neither holds nor a surge.
     pub fn workload<R>(
         &self,
         key: &WorkloadKey,
@@ -152,7 +159,7 @@ impl Index {
             .holds_of(key)
             .map(|hold| (hold, state.pod_of_uid(&hold.namespace, &hold.spec.victim_name, &hold.spec.victim_uid)))
             .collect();
-        if holds.is_empty() {
+        if holds.is_empty() && !state.surged.contains(key) {
             return None;
         }
         let deployment = get(&state.deployments, &key.namespace, &key.name);
@@ -212,10 +219,10 @@ impl Index {
         answers
     }
 
-    /// Has every workload with holds looked at.
+    /// Has every workload looked at that is being handed over.
     pub fn touch_workloads_with_holds(&self) {
         let Some(dirty) = &self.dirty else { return };
-        let keys: Vec<_> = self.state.read().holds_of.keys().cloned().collect();
+        let keys: Vec<_> = self.state.read().handed_over().cloned().collect();
         for key in keys {
             dirty.workload(key);
         }
