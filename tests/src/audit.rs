@@ -6,13 +6,19 @@
 use std::path::Path;
 
 use anyhow::Context as _;
+use jiff::Timestamp;
 use serde::Deserialize;
+use serde_json::Value;
 
 /// One write that the API server answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Write {
+    /// When the API server was asked.
+    pub at: Timestamp,
     /// The user that asked, such as `system:serviceaccount:belay-system:belay-controller`, or in whose name was asked.
     pub user: String,
+    /// What the client calls itself.
+    pub agent: String,
     /// `create`, `update`, `patch`, `delete` or `deletecollection`.
     pub verb: String,
     /// The resource with its subresource, such as `pods/eviction`.
@@ -23,8 +29,13 @@ pub struct Write {
     pub name: String,
     /// The HTTP status of the answer.
     pub code: u16,
+    /// What the API server or a webhook said, where it said something.
+    pub message: String,
     /// Whether the request was a dry run by its URL.
     pub dry_run: bool,
+    /// What was to be written, a patch as it was sent; null for those resources whose bodies are not recorded (the
+    /// audit policy names those that are).
+    pub body: Value,
 }
 
 #[derive(Deserialize)]
@@ -33,6 +44,11 @@ struct Event {
     verb: String,
     user: User,
     impersonated_user: Option<User>,
+    #[serde(default)]
+    user_agent: String,
+    request_received_timestamp: Timestamp,
+    #[serde(default)]
+    request_object: Value,
     #[serde(default)]
     object_ref: ObjectRef,
     #[serde(default)]
@@ -66,6 +82,7 @@ struct ObjectRef {
 #[serde(default)]
 struct ResponseStatus {
     code: u16,
+    message: String,
 }
 
 /// The writes of the users whose name starts with `user_prefix`, oldest first.
@@ -96,12 +113,16 @@ impl From<Event> for Write {
             format!("{}/{}", object.resource, object.subresource)
         };
         Self {
+            at: event.request_received_timestamp,
             user,
+            agent: event.user_agent,
             verb: event.verb,
             resource,
             namespace: object.namespace,
             name: object.name,
             code: event.response_status.code,
+            message: event.response_status.message,
+            body: event.request_object,
             dry_run: event.request_uri.contains("dryRun=All"),
         }
     }
@@ -116,7 +137,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("belay-audit-{}", std::process::id()));
         let line = |user: &str, sub: &str| {
             format!(
-                r#"{{"verb":"create","user":{{"username":"{user}"}},"requestURI":"/api/v1/x?dryRun=All","objectRef":{{"resource":"pods","subresource":"{sub}","namespace":"ns","name":"web"}},"responseStatus":{{"code":429}}}}"#
+                r#"{{"verb":"create","user":{{"username":"{user}"}},"userAgent":"kubectl","requestReceivedTimestamp":"2026-01-01T00:00:00.5Z","requestURI":"/api/v1/x?dryRun=All","requestObject":{{"a":1}},"objectRef":{{"resource":"pods","subresource":"{sub}","namespace":"ns","name":"web"}},"responseStatus":{{"code":429,"message":"no"}}}}"#
             )
         };
         let text = [line("alice", "eviction"), line("bob", ""), r#"{"verb":"cre"#.to_owned()].join("\n");
@@ -124,13 +145,17 @@ mod tests {
         let read = writes(&folder, "ali");
         std::fs::remove_file(&folder).unwrap();
         let expected = Write {
+            at: "2026-01-01T00:00:00.5Z".parse().unwrap(),
             user: "alice".into(),
+            agent: "kubectl".into(),
             verb: "create".into(),
             resource: "pods/eviction".into(),
             namespace: "ns".into(),
             name: "web".into(),
             code: 429,
+            message: "no".into(),
             dry_run: true,
+            body: serde_json::json!({ "a": 1 }),
         };
         assert_eq!(read.unwrap(), [expected]);
     }

@@ -12,13 +12,18 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("the test cluster runs on Linux only: it needs all of 127.0.0.0/8, setpriv and /proc");
 
+mod account;
 pub mod arc;
 pub mod audit;
+pub mod availability;
 pub mod clock;
 pub mod control_plane;
+pub mod descheduler;
 pub mod endpoints;
+pub mod evictions;
 pub mod instance;
 pub mod karpenter;
+pub mod keda;
 pub mod load;
 pub mod metrics;
 pub mod network;

@@ -39,7 +39,7 @@ enum Work {
     Cargo(Vec<String>),
     /// ring must not be in the tree: aws-lc-rs is the one cryptography provider, and two of them panic at start-up.
     NoRing,
-    /// The programs of the test cluster, the oracles and Karpenter, built once.
+    /// The programs of the test cluster, the oracles, Karpenter and the descheduler, built once.
     Programs,
 }
 
@@ -87,7 +87,7 @@ fn stages() -> anyhow::Result<Vec<Stage>> {
             format!("on a real control plane: {target}")
         };
         let mut args = vec!["test", "--package", "belay-e2e", "--test", &target];
-        if target == "e2e" {
+        if matches!(&*target, "e2e" | "handover") {
             // Its tests mostly wait for others, each in a namespace of its own: more of them than cores is no load.
             args.extend(["--", "--test-threads=4"]);
         }
@@ -181,6 +181,8 @@ fn programs() -> anyhow::Result<String> {
     Programs::ensure()?;
     programs::removal_order()?;
     programs::karpenter()?;
+    programs::descheduler()?;
+    programs::scaled_objects()?;
     Ok(String::new())
 }
 

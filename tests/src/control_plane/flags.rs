@@ -207,6 +207,8 @@ impl Layout {
             .arg("--use-service-account-credentials=true")
             .arg(flag("service-account-private-key-file", self.pki.service_account_key_file().display()))
             .arg(flag("root-ca-file", self.pki.authority_file().display()))
+            // How often it looks at every autoscaler: 15 s by default, for which tests need not wait.
+            .arg("--horizontal-pod-autoscaler-sync-period=1s")
             .args(["--kube-api-qps=200", "--kube-api-burst=400"]);
         self.add_feature_gates(&mut command);
         command
@@ -249,7 +251,8 @@ impl Layout {
         )
     }
 
-    /// Records who wrote what, and nothing else: reads and the leases of nodes would drown it.
+    /// Records who wrote what, and nothing else: reads and the leases of nodes would drown it. What was written is
+    /// recorded of objects that say how many replicas there are to be, of which few writes are.
     fn write_audit_policy(&self) -> anyhow::Result<()> {
         self.write(
             "audit-policy.yaml",
@@ -261,6 +264,11 @@ impl Layout {
                 "rules": [
                     { "level": "None", "users": [Identity::NodeAgent.user()] },
                     { "level": "None", "verbs": ["get", "list", "watch"] },
+                    { "level": "Request", "resources": [
+                        { "group": "apps", "resources": ["deployments", "deployments/scale"] },
+                        { "group": "autoscaling", "resources": ["horizontalpodautoscalers"] },
+                        { "group": "keda.sh", "resources": ["scaledobjects"] },
+                    ] },
                     { "level": "Metadata" },
                 ],
             }),

@@ -16,17 +16,11 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use k8s_openapi::api::authentication::v1::TokenRequest;
-use k8s_openapi::api::core::v1::ServiceAccount;
-use kube::Api;
-use kube::api::PostParams;
-use serde_json::json;
 
 use crate::audit::Write;
-use crate::control_plane::write_kubeconfig;
 use crate::process::{self, Process};
 use crate::world::{Cluster, eventually};
-use crate::{metrics, plain_http, programs};
+use crate::{account, metrics, plain_http, programs};
 
 pub use decisions::Decision;
 pub use pool::{ANNOTATION_DO_NOT_DISRUPT, Consolidation, Pool, node_claims};
@@ -49,25 +43,6 @@ const STOP_WITHIN: Duration = Duration::from_secs(20);
 /// How many lines of its log an error shows.
 const TAIL: usize = 25;
 
-/// What the cluster has to know of Karpenter before it starts. It may write anything, as the person at the keyboard may:
-/// what it is allowed is not under test.
-const ACCOUNT: &str = "
-apiVersion: v1
-kind: Namespace
-metadata: { name: karpenter }
----
-apiVersion: v1
-kind: ServiceAccount
-metadata: { name: karpenter, namespace: karpenter }
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: { name: karpenter }
-roleRef: { apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin }
-subjects: [{ kind: ServiceAccount, name: karpenter, namespace: karpenter }]
----
-";
-
 /// Karpenter at work; it is killed when dropped.
 pub struct Karpenter {
     process: Process,
@@ -87,14 +62,7 @@ impl Karpenter {
         let program = tokio::task::spawn_blocking(programs::karpenter).await.context("the build was interrupted")??;
         prepare(cluster, &program).await?;
         let folder = cluster.control_plane().folder();
-        let kubeconfig = folder.join("karpenter.kubeconfig");
-        write_kubeconfig(
-            &kubeconfig,
-            cluster.control_plane().server(),
-            &cluster.control_plane().authority(),
-            NAME,
-            &json!({ "token": token(cluster).await? }),
-        )?;
+        let kubeconfig = account::kubeconfig(cluster, NAME).await?;
         let address = Ipv4Addr::new(127, cluster.control_plane().octet(), 0, HOST);
         let (metrics, health) = (free(address, 8080)?, free(address, 8081)?);
         // Beside the logs of the programs of pods, where a report finds it.
@@ -183,16 +151,8 @@ async fn prepare(cluster: &Cluster, program: &Path) -> anyhow::Result<()> {
     let output = tokio::process::Command::new(program).arg("crds").output().await.context("cannot run Karpenter")?;
     ensure!(output.status.success(), "karpenter crds: {}", String::from_utf8_lossy(&output.stderr));
     cluster.crds(&String::from_utf8(output.stdout).context("definitions that are no text")?).await?;
-    let objects = format!("{ACCOUNT}{}", pool::node_class());
-    cluster.kubectl(["apply", "-f", "-"]).stdin(&objects).ok().await.map(drop)
-}
-
-async fn token(cluster: &Cluster) -> anyhow::Result<String> {
-    let accounts: Api<ServiceAccount> = Api::namespaced(cluster.client(), NAME);
-    let hour: TokenRequest = serde_json::from_value(json!({ "spec": { "audiences": [], "expirationSeconds": 3600 } }))?;
-    let answer = accounts.create_token_request(NAME, &PostParams::default(), &hour).await;
-    let answer = answer.context("a token for Karpenter")?;
-    answer.status.and_then(|status| status.token).context("a token request without an answer")
+    let node_class = pool::node_class().to_string();
+    cluster.kubectl(["apply", "-f", "-"]).stdin(&node_class).ok().await.map(drop)
 }
 
 /// The usual port, or a free one where some program of this machine holds the usual one on every address.

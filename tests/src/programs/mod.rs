@@ -1,16 +1,19 @@
 //! The programs that tests run, built from source once and kept in a cache outside the work tree.
 //!
 //! `tests/control-plane/go.mod` names those of a test cluster as tool dependencies, so the Go module proxy is the only
-//! place they come from and `go.sum` pins every byte. The programs of `tests/oracles` and `tests/karpenter` are built
-//! in the same way from source of our own, so what tells one build of them from another is that source; only the tests
-//! that run them ask for them.
+//! place they come from and `go.sum` pins every byte. The programs of `tests/oracles`, `tests/karpenter` and
+//! `tests/descheduler` are built in the same way from modules of their own, and for some of them from source of our own,
+//! so what tells one build of them from another is those files; only the tests that run them ask for them. Of KEDA only
+//! the definitions are taken, from `tests/keda`.
 
+mod keda;
 mod workshop;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
+pub use keda::scaled_objects;
 use workshop::Workshop;
 
 /// Names a folder whose programs are used where present, as the Kubernetes test tooling does.
@@ -29,6 +32,7 @@ struct Source {
 
 const KUBERNETES: &str = "k8s.io/kubernetes";
 const KARPENTER: &str = "sigs.k8s.io/karpenter";
+const DESCHEDULER: &str = "sigs.k8s.io/descheduler";
 
 /// In this order the most costly build comes first and warms Go's build cache for the rest.
 const SOURCES: [Source; 6] = [
@@ -44,27 +48,34 @@ const SOURCES: [Source; 6] = [
     Source { program: "helm", package: "helm.sh/helm/v4/cmd/helm", module: "helm.sh/helm/v4" },
 ];
 
-/// A program of our own around packages of somebody else.
+/// A program with a Go module of its own, around packages of somebody else.
 struct Own {
     source: Source,
     /// The folder of its Go module.
     folder: &'static str,
     /// The files that it is built from, besides the modules that these pin.
-    files: [&'static str; 3],
+    files: &'static [&'static str],
 }
 
 /// See [`removal_order`].
 static REMOVAL_ORDER: Own = Own {
     source: Source { program: "removal-order", package: "./removal-order", module: KUBERNETES },
     folder: "oracles",
-    files: ["go.mod", "go.sum", "removal-order/main.go"],
+    files: &["go.mod", "go.sum", "removal-order/main.go"],
 };
 
 /// See [`karpenter`].
 static KARPENTER_KWOK: Own = Own {
     source: Source { program: "karpenter-kwok", package: "./kwok", module: KARPENTER },
     folder: "karpenter",
-    files: ["go.mod", "go.sum", "kwok/main.go"],
+    files: &["go.mod", "go.sum", "kwok/main.go"],
+};
+
+/// See [`descheduler`].
+static THE_DESCHEDULER: Own = Own {
+    source: Source { program: "descheduler", package: "sigs.k8s.io/descheduler/cmd/descheduler", module: DESCHEDULER },
+    folder: "descheduler",
+    files: &["go.mod", "go.sum"],
 };
 
 /// The path of the program that answers in which order Kubernetes removes pods, built where it is missing. Blocks, as
@@ -82,6 +93,14 @@ pub fn removal_order() -> anyhow::Result<PathBuf> {
 /// As [`removal_order`].
 pub fn karpenter() -> anyhow::Result<PathBuf> {
     KARPENTER_KWOK.ensure()
+}
+
+/// The path of the descheduler, built where it is missing. Blocks, as [`Programs::ensure`] does.
+///
+/// # Errors
+/// As [`removal_order`].
+pub fn descheduler() -> anyhow::Result<PathBuf> {
+    THE_DESCHEDULER.ensure()
 }
 
 impl Own {

@@ -12,11 +12,11 @@ use std::time::Instant;
 
 use anyhow::{Context as _, bail, ensure};
 
-use super::{KARPENTER, KUBERNETES, Own, Programs, SOURCES, Source};
+use super::{DESCHEDULER, KARPENTER, KUBERNETES, Own, Programs, SOURCES, Source};
 use crate::process;
 
 /// One clear line instead of the system's "no such file".
-const GO_MISSING: &str = "Go is missing: install Go 1.26 or newer (https://go.dev/dl), with which the programs of the \
+pub(super) const GO_MISSING: &str = "Go is missing: install Go 1.26 or newer (https://go.dev/dl), with which the programs of the \
                           test cluster are built";
 
 /// How many lines of a failed build are shown: a compiler's first errors, or a module that could not be had.
@@ -63,7 +63,7 @@ impl Workshop {
         })
     }
 
-    /// A program of our own, called by the version of what it is built around and by its source.
+    /// A program with a module of its own, called by the version of what it is built around and by its files.
     pub(super) fn own(&self, own: &'static Own) -> anyhow::Result<PathBuf> {
         let mut source = DefaultHasher::new();
         for file in own.files {
@@ -156,14 +156,14 @@ impl Workshop {
 }
 
 /// The end of what Go said, without the modules that it downloaded.
-fn last_words(stderr: &[u8]) -> String {
+pub(super) fn last_words(stderr: &[u8]) -> String {
     let said = String::from_utf8_lossy(stderr);
     let said: Vec<&str> = said.lines().filter(|line| !line.starts_with("go: downloading")).collect();
     said[said.len().saturating_sub(LAST_WORDS)..].join("\n")
 }
 
 /// The version of `module` that a go.mod requires.
-fn version_of(go_mod: &str, module: &str) -> anyhow::Result<String> {
+pub(super) fn version_of(go_mod: &str, module: &str) -> anyhow::Result<String> {
     go_mod
         .lines()
         // A `replace` names modules too, with an arrow in it.
@@ -181,10 +181,13 @@ fn directive<'a>(go_mod: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// The linker flags of the programs of a module: without them those of Kubernetes report
-/// `v0.0.0-master+$Format:%H$` as their version, and Karpenter `unspecified`.
+/// `v0.0.0-master+$Format:%H$` as their version, Karpenter `unspecified` and the descheduler nothing.
 fn linker_flags(go_mod: &str) -> anyhow::Result<String> {
     if let Ok(karpenter) = version_of(go_mod, KARPENTER) {
         return Ok(format!("-s -w -X {KARPENTER}/pkg/operator.Version={}", karpenter.trim_start_matches('v')));
+    }
+    if let Ok(descheduler) = version_of(go_mod, DESCHEDULER) {
+        return Ok(format!("-s -w -X {DESCHEDULER}/pkg/version.version={descheduler}"));
     }
     let kubernetes = version_of(go_mod, KUBERNETES)?;
     let mut numbers = kubernetes.trim_start_matches('v').split('.');
@@ -201,7 +204,7 @@ fn linker_flags(go_mod: &str) -> anyhow::Result<String> {
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
-    use super::super::{KARPENTER_KWOK, REMOVAL_ORDER, folder};
+    use super::super::{KARPENTER_KWOK, REMOVAL_ORDER, THE_DESCHEDULER, folder};
     use super::*;
 
     const GO_MOD: &str = "module x\nrequire (\n\tgo.etcd.io/etcd/server/v3 v3.7.3 // indirect\n\tk8s.io/kubernetes v1.37.2 \
@@ -338,7 +341,7 @@ mod tests {
     #[test]
     fn every_program_has_a_version_in_the_go_mods_of_this_repository() {
         let of_clusters = SOURCES.iter().map(|source| ("control-plane", source));
-        let of_our_own = [&REMOVAL_ORDER, &KARPENTER_KWOK].map(|own| (own.folder, &own.source));
+        let of_our_own = [&REMOVAL_ORDER, &KARPENTER_KWOK, &THE_DESCHEDULER].map(|own| (own.folder, &own.source));
         for (module, source) in of_clusters.chain(of_our_own) {
             let go_mod = std::fs::read_to_string(folder(module).join("go.mod")).unwrap();
             assert!(version_of(&go_mod, source.module).unwrap().starts_with('v'), "{}", source.program);
@@ -353,6 +356,8 @@ mod tests {
         assert!(linker_flags("require k8s.io/kubernetes main").is_err());
         let flags = linker_flags("require sigs.k8s.io/karpenter v1.15.0").unwrap();
         assert_eq!(flags, "-s -w -X sigs.k8s.io/karpenter/pkg/operator.Version=1.15.0");
+        let flags = linker_flags("require sigs.k8s.io/descheduler v0.36.0").unwrap();
+        assert_eq!(flags, "-s -w -X sigs.k8s.io/descheduler/pkg/version.version=v0.36.0");
     }
 
     #[test]
