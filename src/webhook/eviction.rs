@@ -4,7 +4,7 @@
 //! policies.
 
 use belay_decide::busy::{Rule, Seen, eviction as busy_eviction};
-use belay_decide::hold::{self, Allowed, Answer as Decided, HoldReason, HoldView};
+use belay_decide::hold::{self, Allowed, Answer as Decided, HoldReason, HoldView, Phase};
 use busy_eviction::{Facts, Passed, Read, Step};
 
 use super::Handlers;
@@ -128,12 +128,23 @@ fn ask_policy(handlers: &Handlers, settings: &Settings, asked: &hold::Request<'_
         if let (Some(victim), Some(new), false) = (facts.victim, decision.memory, asked.dry_run) {
             memory.put(&victim.uid, new);
         }
+        if let Some(hold) = asked_for(asked, facts).filter(|_| !asked.dry_run) {
+            handlers.recorder.asked_again(hold, now);
+        }
         decision
     });
     if let Some(spec) = decision.record.filter(|_| !asked.dry_run) {
         handlers.recorder.record(namespace, spec);
     }
     Some(decision.answer)
+}
+
+/// The recorded hold that this request shows to be waited for still: after its release as well, since a victim that is
+/// asked for again and again stands in somebody's way.
+fn asked_for<'a>(asked: &hold::Request<'_>, facts: &hold::Facts<'a>) -> Option<&'a HoldView> {
+    let (victim, hold) = (facts.victim?, facts.hold?);
+    let is_meant = asked.uid.is_none_or(|uid| uid == &*victim.uid) && !victim.terminating;
+    (is_meant && hold.is_of(HoldReason::Handover, &victim.uid) && hold.status.phase != Phase::Completed).then_some(hold)
 }
 
 fn reply(handlers: &Handlers, asked: &hold::Request<'_>, answer: Decided) -> Answer {

@@ -1,22 +1,32 @@
-//! Records holds in the API, outside the request path.
+//! Records holds in the API, and that their evictions are asked for still, outside the request path.
 //!
 //! A request puts the hold into a bounded queue and is answered; this task writes it. The hold's name derives
 //! from the victim's name and UID, so the replicas' writes meet and one object comes of them. What is lost (queue
 //! full, API server away) is asked for again by the drainer's next request.
+//!
+//! An eviction that is asked for again is noted in its hold's status, seldom: what was begun for a drainer that has given
+//! up ends by that.
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use belay_decide::hold::{HoldReason, HoldSpec};
-use kube::api::PostParams;
+use belay_decide::hold::{HoldReason, HoldSpec, HoldTrigger, HoldView, Moment};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use parking_lot::Mutex;
+use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::memory::{Aged, Victims};
 use crate::api;
-use crate::cluster::apply::ApplyError;
+use crate::cluster::apply::{ApplyError, FIELD_MANAGER};
 use crate::metrics::Metrics;
 use crate::rate::TokenBucket;
 use crate::tasks::Tasks;
@@ -31,6 +41,10 @@ const RETRIES: [Duration; 3] = [Duration::from_millis(250), Duration::from_secs(
 /// A write that takes longer has failed: its retries must fit into the unrecorded grace.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How often it is noted that an eviction is asked for still. Drainers ask every few seconds, and what reads it counts in
+/// minutes.
+pub const NOTE_EVERY: SignedDuration = SignedDuration::from_mins(1);
+
 /// How many holds are written at once: a drain asks for all pods of a node at once, and each write waits mostly.
 const WRITERS: usize = 8;
 
@@ -38,15 +52,46 @@ const WRITERS: usize = 8;
 #[derive(Clone, Debug)]
 pub struct Recorder {
     queue: mpsc::Sender<Entry>,
-    waiting: Arc<Mutex<HashSet<(String, HoldReason)>>>,
+    waiting: Arc<Mutex<HashSet<Key>>>,
+    noted: Arc<Victims<Noted>>,
     metrics: Arc<Metrics>,
 }
 
-/// A hold to be written.
-#[derive(Clone, Debug)]
+/// What is to be written.
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Entry {
     pub(super) namespace: String,
-    pub(super) spec: HoldSpec,
+    pub(super) what: What,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum What {
+    /// A hold.
+    Hold(Box<HoldSpec>),
+    /// That the eviction of this hold's victim was asked for at this time.
+    Asked { name: String, uid: String, at: Timestamp },
+}
+
+/// What tells entries apart: the UID of the victim and the reason, or the UID of the hold.
+type Key = (String, Option<HoldReason>);
+
+impl Entry {
+    fn key(&self) -> Key {
+        match &self.what {
+            What::Hold(spec) => (spec.victim_uid.clone(), Some(spec.reason)),
+            What::Asked { uid, .. } => (uid.clone(), None),
+        }
+    }
+}
+
+/// Uptime when this replica last had an eviction noted.
+#[derive(Clone, Copy, Debug)]
+struct Noted(Duration);
+
+impl Aged for Noted {
+    fn first(&self) -> Duration {
+        self.0
+    }
 }
 
 impl Recorder {
@@ -76,18 +121,41 @@ impl Recorder {
     /// The queue alone.
     pub(super) fn queue(metrics: Arc<Metrics>) -> (Self, mpsc::Receiver<Entry>) {
         let (queue, entries) = mpsc::channel(QUEUE);
-        (Self { queue, waiting: Arc::default(), metrics }, entries)
+        (Self { queue, waiting: Arc::default(), noted: Arc::default(), metrics }, entries)
     }
 
     /// Has a hold recorded; returns at once. A hold that waits to be written already is not queued again.
     pub fn record(&self, namespace: &str, spec: HoldSpec) {
-        let waiting = (spec.victim_uid.clone(), spec.reason);
-        if !self.waiting.lock().insert(waiting.clone()) {
+        self.put(Entry { namespace: namespace.to_owned(), what: What::Hold(Box::new(spec)) });
+    }
+
+    /// Has it noted that the eviction of a hold's victim is asked for again; returns at once. Once in [`NOTE_EVERY`],
+    /// whichever replica is asked, as far as this one sees what the others wrote.
+    pub fn asked_again(&self, hold: &HoldView, now: Moment) {
+        // What began before anybody asked says nothing of when somebody did.
+        let first = (hold.spec.trigger == HoldTrigger::Eviction).then_some(hold.spec.requested_at);
+        let known = hold.status.last_requested_at.max(first);
+        if known.is_some_and(|known| now.wall.duration_since(known) < NOTE_EVERY) {
             return;
         }
-        let entry = Entry { namespace: namespace.to_owned(), spec };
+        let mut noted = self.noted.lock();
+        let is_recent = |noted: Noted| now.uptime.saturating_sub(noted.0) < NOTE_EVERY.unsigned_abs();
+        if noted.get(&hold.uid).is_some_and(is_recent) {
+            return;
+        }
+        noted.put(&hold.uid, Noted(now.uptime));
+        drop(noted);
+        let what = What::Asked { name: hold.name.clone(), uid: hold.uid.clone(), at: now.wall };
+        self.put(Entry { namespace: hold.namespace.clone(), what });
+    }
+
+    fn put(&self, entry: Entry) {
+        let key = entry.key();
+        if !self.waiting.lock().insert(key.clone()) {
+            return;
+        }
         if self.queue.try_send(entry).is_err() {
-            self.waiting.lock().remove(&waiting);
+            self.waiting.lock().remove(&key);
             self.metrics.record("QueueFull");
         }
     }
@@ -99,7 +167,7 @@ struct Writer {
     client: Client,
     entries: Arc<tokio::sync::Mutex<mpsc::Receiver<Entry>>>,
     rate: Arc<TokenBucket>,
-    waiting: Arc<Mutex<HashSet<(String, HoldReason)>>>,
+    waiting: Arc<Mutex<HashSet<Key>>>,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
 }
@@ -114,46 +182,78 @@ impl Writer {
             let Some(entry) = entry else { return };
             self.rate.take().await;
             let result = write_with_retries(&self.client, &entry).await;
-            self.tell(&entry, &result);
-            self.waiting.lock().remove(&(entry.spec.victim_uid, entry.spec.reason));
-        }
-    }
-
-    fn tell(&self, entry: &Entry, result: &Result<bool, ApplyError>) {
-        let label = match result {
-            Ok(true) => "Created",
-            Ok(false) => "Exists",
-            Err(error) => error.label(),
-        };
-        self.metrics.record(label);
-        match result {
-            // One line an episode, from the replica whose write created the record.
-            Ok(true) => tracing::info!(
-                namespace = %entry.namespace,
-                victim = %entry.spec.victim_name,
-                node = %entry.spec.victim_node,
-                reason = entry.spec.reason.as_str(),
-                workload = %entry.spec.workload.name,
-                evictor = %entry.spec.evictor,
-                deadline = %entry.spec.deadline,
-                "eviction held"
-            ),
-            Ok(false) => {}
-            Err(error) => tracing::error!(
-                %error,
-                namespace = %entry.namespace,
-                victim = %entry.spec.victim_name,
-                "hold not recorded; unrecorded, it is let go after half a minute"
-            ),
+            self.metrics.record(result.as_ref().map_or_else(ApplyError::label, |written| written.label()));
+            match &entry.what {
+                What::Hold(spec) => tell(&entry.namespace, spec, &result),
+                What::Asked { name, .. } => tell_asked(&entry.namespace, name, &result),
+            }
+            self.waiting.lock().remove(&entry.key());
         }
     }
 }
 
-async fn write_with_retries(client: &Client, entry: &Entry) -> Result<bool, ApplyError> {
+/// What came of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Written {
+    /// The hold is there now.
+    Created,
+    /// The hold was there already.
+    Exists,
+    /// The request is noted.
+    Noted,
+}
+
+impl Written {
+    fn label(self) -> &'static str {
+        match self {
+            Self::Created => "Created",
+            Self::Exists => "Exists",
+            Self::Noted => "Noted",
+        }
+    }
+}
+
+fn tell(namespace: &str, spec: &HoldSpec, result: &Result<Written, ApplyError>) {
+    match result {
+        // One line an episode, from the replica whose write created the record.
+        Ok(Written::Created) => tracing::info!(
+            %namespace,
+            victim = %spec.victim_name,
+            node = %spec.victim_node,
+            reason = spec.reason.as_str(),
+            workload = %spec.workload.name,
+            evictor = %spec.evictor,
+            deadline = %spec.deadline,
+            "eviction held"
+        ),
+        Ok(_) => {}
+        Err(error) => tracing::error!(
+            %error,
+            %namespace,
+            victim = %spec.victim_name,
+            "hold not recorded; unrecorded, it is let go after half a minute"
+        ),
+    }
+}
+
+fn tell_asked(namespace: &str, hold: &str, result: &Result<Written, ApplyError>) {
+    match result {
+        Ok(_) => {}
+        Err(error) if error.is_benign() => tracing::debug!(%error, %namespace, hold, "nothing to be noted on"),
+        Err(error) => tracing::warn!(
+            %error,
+            %namespace,
+            hold,
+            "not noted that the eviction is asked for still; a surge may end before it"
+        ),
+    }
+}
+
+async fn write_with_retries(client: &Client, entry: &Entry) -> Result<Written, ApplyError> {
     let mut pauses = RETRIES.iter();
     loop {
         let error = match write(client, entry).await {
-            Ok(created) => return Ok(created),
+            Ok(written) => return Ok(written),
             Err(error) => error,
         };
         match (pauses.next(), &error) {
@@ -163,15 +263,31 @@ async fn write_with_retries(client: &Client, entry: &Entry) -> Result<bool, Appl
     }
 }
 
-/// Creates the record; false where it exists already.
-async fn write(client: &Client, entry: &Entry) -> Result<bool, ApplyError> {
+async fn write(client: &Client, entry: &Entry) -> Result<Written, ApplyError> {
     let api: Api<api::EvictionHold> = Api::namespaced(client.clone(), &entry.namespace);
-    let hold = api::EvictionHold::of(&entry.spec);
-    let object = format!("EvictionHold {}/{}", entry.namespace, hold.metadata.name.as_deref().unwrap_or_default());
-    match tokio::time::timeout(WRITE_TIMEOUT, api.create(&PostParams::default(), &hold)).await {
-        Ok(Ok(_)) => Ok(true),
-        Ok(Err(kube::Error::Api(status))) if status.code == 409 => Ok(false),
-        Ok(Err(error)) => Err(ApplyError::of(error, object)),
+    let object = |name: &str| format!("EvictionHold {}/{name}", entry.namespace);
+    match &entry.what {
+        What::Hold(spec) => {
+            let hold = api::EvictionHold::of(spec);
+            let object = object(hold.metadata.name.as_deref().unwrap_or_default());
+            match within(object, api.create(&PostParams::default(), &hold)).await {
+                Ok(_) => Ok(Written::Created),
+                Err(ApplyError::Conflict { .. }) => Ok(Written::Exists),
+                Err(error) => Err(error),
+            }
+        }
+        What::Asked { name, uid, at } => {
+            // Without a version: whatever the controller wrote meanwhile, it was asked for.
+            let patch = Patch::Merge(json!({ "metadata": { "uid": uid }, "status": { "lastRequestedAt": Time(*at) } }));
+            let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+            within(object(name), api.patch_status(name, &params, &patch)).await.map(|_| Written::Noted)
+        }
+    }
+}
+
+async fn within<T>(object: String, call: impl Future<Output = kube::Result<T>>) -> Result<T, ApplyError> {
+    match tokio::time::timeout(WRITE_TIMEOUT, call).await {
+        Ok(result) => result.map_err(|error| ApplyError::of(error, object)),
         Err(_) => {
             let message = format!("no answer within {} s", WRITE_TIMEOUT.as_secs());
             Err(ApplyError::Unreachable { object, message })

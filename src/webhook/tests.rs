@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tower::ServiceExt as _;
 
-use super::recorder::Entry;
+use super::recorder::{Entry, What};
 use super::*;
 use crate::cluster::index::{IndexSink, Policy, Target};
 use crate::cluster::project;
@@ -110,7 +110,13 @@ impl Webhook {
 
     /// The hold of the recorded victim, as if the API had sent it.
     fn hold(&self) {
+        self.hold_with(&json!({}));
+    }
+
+    /// The same with this status.
+    fn hold_with(&self, status: &Value) {
         let hold = json!({
+            "status": status,
             "apiVersion": "belay.dev/v1alpha1", "kind": "EvictionHold",
             "metadata": {"namespace": "default", "name": "web-d7f965486-ppzlz-p", "uid": "e"},
             "spec": {

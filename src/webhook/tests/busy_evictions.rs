@@ -201,12 +201,13 @@ impl Webhook {
     fn recorded(&mut self) -> Vec<(&'static str, String)> {
         let mut all = Vec::new();
         while let Ok(entry) = self.records.try_recv() {
-            assert_eq!((entry.namespace.as_str(), entry.spec.victim_name.as_str()), ("default", NAME));
-            assert_eq!((entry.spec.victim_uid.as_str(), entry.spec.victim_node.as_str()), ("p", "node-1"));
-            assert_eq!(entry.spec.evictor, "drainer");
-            let workload = &entry.spec.workload;
+            let What::Hold(spec) = entry.what else { panic!("{entry:?}") };
+            assert_eq!((entry.namespace.as_str(), spec.victim_name.as_str()), ("default", NAME));
+            assert_eq!((spec.victim_uid.as_str(), spec.victim_node.as_str()), ("p", "node-1"));
+            assert_eq!(spec.evictor, "drainer");
+            let workload = &spec.workload;
             let owner = format!("{}.{} {} {}", workload.kind, workload.group, workload.name, workload.uid);
-            all.push((entry.spec.reason.as_str(), owner));
+            all.push((spec.reason.as_str(), owner));
         }
         all
     }

@@ -22,8 +22,11 @@ async fn a_recorded_eviction_is_held_and_its_hold_recorded_once() {
         assert!(message.starts_with("belay: holding web-d7f965486-ppzlz: "), "{message}");
     }
     let entry = webhook.records.try_recv().unwrap();
-    assert_eq!((entry.namespace.as_str(), entry.spec.victim_uid.as_str()), ("default", "p"));
-    assert_eq!(entry.spec.evictor, "drainer");
+    let What::Hold(spec) = entry.what else { panic!("{entry:?}") };
+    assert_eq!(
+        (entry.namespace.as_str(), spec.victim_uid.as_str(), spec.evictor.as_str()),
+        ("default", "p", "drainer")
+    );
     assert!(webhook.records.try_recv().is_err(), "retries must not queue the same hold again");
 }
 
@@ -35,6 +38,45 @@ async fn a_recorded_dry_run_passes_with_a_warning_and_leaves_nothing() {
     assert_eq!(response["allowed"], true);
     assert!(response["warnings"][0].as_str().unwrap().contains("would be held"), "{response}");
     assert!(webhook.records.try_recv().is_err());
+}
+
+/// What is noted of the recorded hold: nothing, or that its eviction is asked for.
+fn is_noted(webhook: &mut Webhook) -> bool {
+    match webhook.records.try_recv() {
+        Ok(Entry { namespace, what: What::Asked { name, uid, .. } }) => {
+            assert_eq!((&*namespace, &*name, &*uid), ("default", "web-d7f965486-ppzlz-p", "e"));
+            true
+        }
+        Ok(other) => panic!("{other:?}"),
+        Err(_) => false,
+    }
+}
+
+#[tokio::test]
+async fn an_eviction_that_is_asked_for_again_is_noted_in_its_hold_also_after_the_release() {
+    let dry_run = DRY_RUN.replace("rec-6dbcd878fd-98q5c", "web-d7f965486-ppzlz");
+    let just_now = Clock::start().now().wall;
+    let table = [
+        ("a hold that was recorded long ago", EVICTION, json!({}), true),
+        ("one that is released, by whose victim somebody still waits", EVICTION, json!({"phase": "Released"}), true),
+        ("one whose victim is gone", EVICTION, json!({"phase": "Completed"}), false),
+        ("one that another replica noted just now", EVICTION, json!({"lastRequestedAt": just_now}), false),
+        ("a dry run", dry_run.as_str(), json!({}), false),
+    ];
+    for (name, review, status, noted) in table {
+        let mut webhook = protecting();
+        webhook.hold_with(&status);
+        webhook.review(EVICTION_PATH, review).await;
+        assert_eq!(is_noted(&mut webhook), noted, "{name}");
+        webhook.review(EVICTION_PATH, review).await;
+        assert!(!is_noted(&mut webhook), "{name}: within the minute it is enough to have said it once");
+    }
+    let mut webhook = protecting();
+    webhook.hold();
+    let mut other: Value = serde_json::from_str(EVICTION).unwrap();
+    other["request"]["object"]["deleteOptions"]["preconditions"] = json!({"uid": "of another pod of that name"});
+    webhook.review(EVICTION_PATH, other.to_string()).await;
+    assert!(!is_noted(&mut webhook), "another pod was meant");
 }
 
 /// The recorded creation, of another revision of `web`, with this affinity.
