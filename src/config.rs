@@ -6,18 +6,20 @@
 
 mod busy;
 mod costs;
+mod handover;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use belay_decide::hold::Rules;
-use belay_decide::policy::{DefaultPolicy, OnFailure, Settings};
+use belay_decide::policy::DefaultPolicy;
 use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
 use crate::cluster::lease::Timing;
 pub use busy::{BusyHints, Selects};
 pub use costs::DeletionCost;
+pub use handover::{DefaultPolicyConfig, ScaleConfig};
 
 /// A namespace that runs what everything else depends on: holding its pods could block the repair of a cluster.
 const ALWAYS_EXCLUDED: &str = "kube-system";
@@ -93,6 +95,8 @@ pub struct EvictionHold {
     pub excluded_namespaces: Vec<String>,
     /// User names whose evictions always pass; a trailing `*` matches a prefix.
     pub ignore_evictors: Vec<String>,
+    /// Surges.
+    pub scale: ScaleConfig,
     /// Covers Deployments without a HandoverPolicy.
     pub default_policy: DefaultPolicyConfig,
 }
@@ -104,35 +108,8 @@ impl Default for EvictionHold {
             history_ttl: Duration::from_hours(1),
             excluded_namespaces: Vec::new(),
             ignore_evictors: Vec::new(),
+            scale: ScaleConfig::default(),
             default_policy: DefaultPolicyConfig::default(),
-        }
-    }
-}
-
-/// Covers Deployments without a HandoverPolicy.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct DefaultPolicyConfig {
-    /// Off: only annotated Deployments and those with a policy are protected.
-    pub enabled: bool,
-    /// Namespaces by name, or `*`.
-    pub namespaces: Vec<String>,
-    /// How.
-    pub handover: crate::api::HandoverMode,
-    /// A victim is held at most this long, in seconds.
-    pub readiness_deadline_seconds: u32,
-    /// What happens when no replacement came in time.
-    pub on_failure: crate::api::OnFailure,
-}
-
-impl Default for DefaultPolicyConfig {
-    fn default() -> Self {
-        Self {
-            enabled: false,
-            namespaces: Vec::new(),
-            handover: crate::api::HandoverMode::Restart,
-            readiness_deadline_seconds: belay_decide::policy::DEFAULT_READINESS_DEADLINE_SECONDS,
-            on_failure: crate::api::OnFailure::Release,
         }
     }
 }
@@ -257,16 +234,8 @@ impl Config {
             );
             return Err(("deletionCost.writesPerSecond", problem));
         }
-        let default = &self.eviction_hold.default_policy;
-        if !(1..=86_400).contains(&default.readiness_deadline_seconds) {
-            let problem = "must be from 1 to 86400 seconds".to_owned();
-            return Err(("evictionHold.defaultPolicy.readinessDeadlineSeconds", problem));
-        }
-        if default.enabled && default.namespaces.is_empty() {
-            let problem = "must name the namespaces to cover, or \"*\", while defaultPolicy is enabled".to_owned();
-            return Err(("evictionHold.defaultPolicy.namespaces", problem));
-        }
-        Ok(())
+        self.eviction_hold.scale.check()?;
+        self.eviction_hold.default_policy.check()
     }
 
     /// What the eviction decision needs.
@@ -281,20 +250,7 @@ impl Config {
 
     /// The platform's default.
     pub fn default_policy(&self) -> DefaultPolicy {
-        let default = &self.eviction_hold.default_policy;
-        DefaultPolicy {
-            enabled: default.enabled,
-            namespaces: default.namespaces.clone(),
-            settings: Settings {
-                mode: crate::cluster::project::mode(default.handover),
-                readiness_deadline_seconds: default.readiness_deadline_seconds,
-                on_failure: match default.on_failure {
-                    crate::api::OnFailure::Release => OnFailure::Release,
-                    crate::api::OnFailure::RollBack => OnFailure::RollBack,
-                },
-                ..Settings::default()
-            },
-        }
+        self.eviction_hold.default_policy.policy()
     }
 
     /// How the election is timed.

@@ -45,7 +45,11 @@ impl Settings {
             rules: config.rules(own_namespace),
             default_policy: config.default_policy(),
             history_ttl,
-            handovers: HandoverRules { history_ttl, ..HandoverRules::default() },
+            handovers: HandoverRules {
+                history_ttl,
+                abandon_after: config.eviction_hold.scale.abandon_after(),
+                ..HandoverRules::default()
+            },
             costs_are_ranked: config.deletion_cost.enabled,
         }
     }

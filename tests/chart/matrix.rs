@@ -178,9 +178,13 @@ pub(crate) fn everything() -> Value {
             "historyTTL": "1h30m",
             "excludedNamespaces": ["istio-system", "123"],
             "ignoreEvictors": ["system:serviceaccount:argo-rollouts:*", "yes"],
+            "scale": { "abandonAfter": "10m" },
             "defaultPolicy": {
                 "enabled": true,
                 "namespaces": ["shop", "*"],
+                "handover": "Scale",
+                "trigger": "OnDoom",
+                "surgeReplicas": 2,
                 "readinessDeadlineSeconds": 120,
                 "onFailure": "RollBack",
             },

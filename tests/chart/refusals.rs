@@ -215,6 +215,14 @@ fn namespaces_that_are_both_in_and_out() {
 }
 
 #[test]
+fn surges_that_end_before_an_evictor_comes_back() {
+    let after = |time: &str| json!({ "evictionHold": { "scale": { "abandonAfter": time } } });
+    let expected = ["evictionHold.scale.abandonAfter", "at least 4m30s", "Cluster Autoscaler"];
+    assert_refused(&[(after("3m30s"), &expected), (after("4m29s"), &expected)]);
+    chart::template(&after("4m30s"), &[]).expect("it comes back in time");
+}
+
+#[test]
 fn leases_that_two_replicas_could_hold_at_once() {
     let election = |lease: &str, renew: &str, retry: &str| {
         json!({ "controller": { "leaderElection": {
@@ -248,7 +256,10 @@ fn values_that_the_schema_refuses() {
         (json!({ "evictionHold": { "enabled": "yes" } }), &["/evictionHold/enabled", "want boolean"]),
         (json!({ "evictionHold": { "excludedNamespaces": ["*"] } }), &["/evictionHold/excludedNamespaces/0"]),
         (json!({ "evictionHold": { "ignoreEvictors": ["a*b"] } }), &["/evictionHold/ignoreEvictors/0"]),
-        (json!({ "evictionHold": { "defaultPolicy": { "handover": "Scale" } } }), &["defaultPolicy/handover"]),
+        (json!({ "evictionHold": { "defaultPolicy": { "handover": "Move" } } }), &["defaultPolicy/handover"]),
+        (json!({ "evictionHold": { "defaultPolicy": { "trigger": "OnWhim" } } }), &["defaultPolicy/trigger"]),
+        (json!({ "evictionHold": { "defaultPolicy": { "surgeReplicas": 0 } } }), &["defaultPolicy/surgeReplicas"]),
+        (json!({ "evictionHold": { "scale": { "abandonAfter": "soon" } } }), &["/evictionHold/scale/abandonAfter"]),
         (
             json!({ "evictionHold": { "defaultPolicy": { "readinessDeadlineSeconds": 0 } } }),
             &["readinessDeadlineSeconds"],

@@ -7,10 +7,14 @@ evictionHold:
   historyTTL: {{ $hold.historyTTL }}
   excludedNamespaces: {{ toJson $hold.excludedNamespaces }}
   ignoreEvictors: {{ toJson $hold.ignoreEvictors }}
+  scale:
+    abandonAfter: {{ $hold.scale.abandonAfter }}
   defaultPolicy:
     enabled: {{ $hold.defaultPolicy.enabled }}
     namespaces: {{ toJson $hold.defaultPolicy.namespaces }}
     handover: {{ $hold.defaultPolicy.handover }}
+    trigger: {{ $hold.defaultPolicy.trigger }}
+    surgeReplicas: {{ int $hold.defaultPolicy.surgeReplicas }}
     readinessDeadlineSeconds: {{ int $hold.defaultPolicy.readinessDeadlineSeconds }}
     onFailure: {{ $hold.defaultPolicy.onFailure }}
 {{- if .Values.busyHints.enabled }}

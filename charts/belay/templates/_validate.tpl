@@ -82,6 +82,10 @@ without Belay. Each message names the value and the way out. Rendered by config.
 {{- end -}}
 {{- end -}}
 
+{{- if lt (include "belay.seconds" $hold.scale.abandonAfter | int) 270 -}}
+{{- fail (printf "evictionHold.scale.abandonAfter (%s) must be at least 4m30s: Cluster Autoscaler asks again after a pause of 3m, which may be noted a minute late, and a shorter time would end surges that it comes back to" $hold.scale.abandonAfter) -}}
+{{- end -}}
+
 {{- if $hold.defaultPolicy.enabled -}}
 {{- if not $hold.defaultPolicy.namespaces -}}
 {{- fail "evictionHold.defaultPolicy.enabled is true but evictionHold.defaultPolicy.namespaces is empty, so it covers nothing: list namespaces, or \"*\" for all that are not excluded" -}}
