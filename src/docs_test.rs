@@ -12,11 +12,12 @@ use std::iter::successors;
 use std::path::{Path, PathBuf};
 
 use belay_decide::handover::Situation;
+use belay_decide::handover::scale::Awaited;
 use belay_decide::handover::situation::Replacement;
 use belay_decide::hold::{Allowed, Held, Outcome, Phase};
 use belay_decide::policy::{PolicyView, Protection, Settings, Source, Unsupported};
 use belay_decide::policy_status;
-use belay_decide::view::{DeploymentStatus, DeploymentView, IntOrPercent, PodPhase, PodView, Strategy};
+use belay_decide::view::{DeploymentStatus, DeploymentView, IntOrPercent, Mark, PodPhase, PodView, Strategy};
 use jiff::Timestamp;
 
 use crate::api;
@@ -55,6 +56,7 @@ fn pod() -> PodView {
         terminating: false,
         unschedulable: false,
         marked: false,
+        mark: Mark::Free,
     }
 }
 
@@ -141,6 +143,20 @@ fn situations(pod: &PodView) -> Vec<Situation<'_>> {
     all.collect()
 }
 
+/// What a victim of the Scale handover waits for, besides what it has in common with [`situations`].
+fn awaited() -> Vec<Awaited<'static>> {
+    let stand_in = Awaited::StandIn { replacement: Replacement::NotCreated, serving: 0, floor: 1 };
+    let all = successors(Some(Awaited::Unobserved), |last| match last {
+        Awaited::Unobserved => Some(Awaited::Rolling(Replacement::NotCreated)),
+        Awaited::Rolling(_) => Some(Awaited::Rollout),
+        Awaited::Rollout => Some(Awaited::Surge),
+        Awaited::Surge => Some(stand_in.clone()),
+        Awaited::StandIn { .. } => Some(Awaited::Turn),
+        Awaited::Turn => None,
+    });
+    all.collect()
+}
+
 fn outcomes() -> Vec<Outcome> {
     let all = successors(Some(Outcome::HandedOver), |last| match last {
         Outcome::HandedOver => Some(Outcome::NotNeeded),
@@ -164,6 +180,7 @@ fn every_answer_to_an_eviction_is_explained() {
         Held::new(&deployment, &victim, &situation, Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH).reason
     });
     assert_documented(HOLD_PAGE, held);
+    assert_documented(HOLD_PAGE, awaited().iter().map(Awaited::reason));
 }
 
 #[test]

@@ -257,7 +257,9 @@ fn supports_scale(deployment: &DeploymentView, autoscaler: Option<&AutoscalerVie
         return Err(Unsupported::AutoscalerPaused);
     }
     // While one is raised, its own pods may be those that fill it.
-    if autoscaler.surge.is_none() && deployment.replicas >= autoscaler.maximum {
+    let is_raised =
+        autoscaler.surge.as_ref().is_some_and(|record| record.workload == deployment.uid && record.surge > 0);
+    if !is_raised && deployment.replicas >= autoscaler.maximum {
         return Err(Unsupported::AutoscalerAtMaximum(autoscaler.maximum));
     }
     Ok(())

@@ -14,7 +14,7 @@ use crate::handover::record::HandoverRecord;
 use crate::handover::{HandoverRules, Situation, Workload, situation};
 use crate::hold::{HoldReason, HoldSpec, HoldStatus, HoldTrigger, HoldView, WorkloadRef, hold_name};
 use crate::policy::{Protection, Settings, Source};
-use crate::view::{DeploymentStatus, DeploymentView, IntOrPercent, PodPhase, PodView, ReplicaSetView, Strategy};
+use crate::view::{DeploymentStatus, DeploymentView, IntOrPercent, Mark, PodPhase, PodView, ReplicaSetView, Strategy};
 
 /// The time at which every test starts: 2026-11-30 14:00:00Z.
 pub(crate) const START: Timestamp = Timestamp::constant(1_796_047_200, 0);
@@ -79,6 +79,7 @@ pub(crate) fn pod(name: &str, hash: &str, node: &str) -> PodView {
         terminating: false,
         unschedulable: false,
         marked: false,
+        mark: Mark::Free,
     }
 }
 

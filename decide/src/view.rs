@@ -8,8 +8,10 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::action::ObjectRef;
+use crate::cost::{self, COST_ANNOTATION, Standing, VICTIM};
 use crate::handover::record::HandoverRecord;
 use crate::handover::surge::SurgeRecord;
+use crate::ownership::{Key, Record};
 
 /// A pod, as far as decisions care.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +38,36 @@ pub struct PodView {
     pub unschedulable: bool,
     /// It carries hints that Belay wrote because of a busy rule.
     pub marked: bool,
+    /// Whether it is marked to go first in a scale-down.
+    pub mark: Mark,
+}
+
+/// Whether a pod is marked to go first in a scale-down, as victims of the Scale handover are
+/// ([`crate::cost::VICTIM`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mark {
+    /// It is not, and may be.
+    #[default]
+    Free,
+    /// It is.
+    Lowest,
+    /// It was, and somebody took that away.
+    Stripped,
+    /// Its deletion cost is somebody else's.
+    Taken,
+}
+
+impl Mark {
+    /// Reads it off what stands on the pod: the annotation's value, and the record of what Belay wrote.
+    pub fn read(cost: Option<&str>, record: &Record) -> Self {
+        let victim = record.written(&Key::annotation(COST_ANNOTATION)).and_then(cost::view::parse_cost) == Some(VICTIM);
+        match (Standing::read(cost, record), victim) {
+            (Standing::OtherPart(_), true) if cost.is_none() => Self::Stripped,
+            (Standing::OtherPart(_), true) => Self::Lowest,
+            (Standing::Theirs { .. } | Standing::GivenUp | Standing::OtherPart(_), _) => Self::Taken,
+            (Standing::Absent | Standing::Ours(_) | Standing::Stripped(_), _) => Self::Free,
+        }
+    }
 }
 
 /// `status.phase` of a pod.
@@ -315,6 +347,28 @@ mod tests {
             assert_eq!(strategy.max_missing(replicas), Some(expected), "{name}");
         }
         assert_eq!(Strategy::Recreate.max_missing(1), None);
+    }
+
+    #[test]
+    fn a_mark_is_ours_only_where_the_record_says_so() {
+        let victim = Record::parse(Some(r#"{"controller.kubernetes.io/pod-deletion-cost":"-1048576"}"#));
+        let ranked = Record::parse(Some(r#"{"controller.kubernetes.io/pod-deletion-cost":"-7"}"#));
+        let given_up = Record::parse(Some(r#"{"controller.kubernetes.io/pod-deletion-cost":null}"#));
+        let none = Record::default();
+        let table = [
+            ("nothing stands there", None, &none, Mark::Free),
+            ("a rank stands there", Some("-7"), &ranked, Mark::Free),
+            ("a rank was taken away", None, &ranked, Mark::Free),
+            ("it is marked", Some("-1048576"), &victim, Mark::Lowest),
+            ("the mark was taken away", None, &victim, Mark::Stripped),
+            ("the mark was changed", Some("5"), &victim, Mark::Taken),
+            ("a user's value", Some("5"), &none, Mark::Taken),
+            ("a user's value that happens to be the mark", Some("-1048576"), &none, Mark::Taken),
+            ("given up", None, &given_up, Mark::Taken),
+        ];
+        for (name, cost, record, expected) in table {
+            assert_eq!(Mark::read(cost, record), expected, "{name}");
+        }
     }
 
     #[test]

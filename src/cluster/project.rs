@@ -4,13 +4,14 @@
 //! object cannot stop a watch.
 
 use belay_decide::busy::hints;
+use belay_decide::cost::COST_ANNOTATION;
 use belay_decide::handover::{record, surge};
 use belay_decide::hold::{HoldReason, HoldSpec, HoldStatus, HoldTrigger, HoldView, Outcome, Phase, WorkloadRef};
-use belay_decide::ownership::MANAGED_ANNOTATION;
+use belay_decide::ownership::{MANAGED_ANNOTATION, Record};
 use belay_decide::policy::{HANDOVER_ANNOTATION, Mode, OnFailure, PolicyView, Settings, Trigger};
 use belay_decide::steer::TEMPLATE_HASH_LABEL;
 use belay_decide::view::{
-    DeploymentStatus, DeploymentView, IntOrPercent, NodeView, PodPhase, PodView, ReplicaSetView, Strategy,
+    DeploymentStatus, DeploymentView, IntOrPercent, Mark, NodeView, PodPhase, PodView, ReplicaSetView, Strategy,
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -59,6 +60,8 @@ pub fn pod(pod: &PodSubset, costs_are_ranked: bool) -> PodView {
     let meta = &pod.metadata;
     let ready = condition(&pod.status.conditions, "Ready").filter(|ready| ready.status == "True");
     let scheduled = condition(&pod.status.conditions, "PodScheduled");
+    let cost = annotation(meta, COST_ANNOTATION);
+    let managed = annotation(meta, MANAGED_ANNOTATION);
     PodView {
         namespace: text(meta.namespace.as_ref()),
         name: text(meta.name.as_ref()),
@@ -74,7 +77,12 @@ pub fn pod(pod: &PodSubset, costs_are_ranked: bool) -> PodView {
         unschedulable: scheduled.is_some_and(|scheduled| {
             scheduled.status == "False" && scheduled.reason.as_deref() == Some("Unschedulable")
         }),
-        marked: annotation(meta, MANAGED_ANNOTATION).is_some_and(|record| hints::are_in(record, costs_are_ranked)),
+        marked: managed.is_some_and(|record| hints::are_in(record, costs_are_ranked)),
+        // Nearly all pods have neither.
+        mark: match (cost, managed) {
+            (None, None) => Mark::Free,
+            _ => Mark::read(cost, &Record::parse(managed)),
+        },
     }
 }
 

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 
 use super::rule::{AutoscalerHint, HintSwitches};
+use crate::cost::VICTIM;
+use crate::cost::view::parse_cost;
 use crate::ownership::{Key, Record};
 
 /// When the pod was first seen busy: what bounds how long it counts as busy, for any replica and after any restart.
@@ -61,7 +63,12 @@ pub fn own_keys(costs_are_ranked: bool) -> Vec<Key> {
 pub fn are_in(record: &str, costs_are_ranked: bool) -> bool {
     let record = Record::parse(Some(record));
     let keys = own_keys(costs_are_ranked);
-    record.keys().any(|key| keys.contains(key))
+    record.keys().any(|key| keys.contains(key) && !is_victims(key, &record))
+}
+
+/// This key is the deletion cost that a handover gave its victim, which no busy rule touches.
+pub fn is_victims(key: &Key, record: &Record) -> bool {
+    key.name() == DELETION_COST && record.written(key).and_then(parse_cost) == Some(VICTIM)
 }
 
 /// What a pod is to be told to the others as.

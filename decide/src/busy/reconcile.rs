@@ -161,9 +161,10 @@ fn tell(rule: &Rule, seen: &Seen<'_>, verdict: &Verdict, memory: &mut Memory, pl
 /// Plans what brings the pod's hints to what it is told as.
 fn write(rule: &Rule, seen: &Seen<'_>, told: Told, memory: &mut Memory, plan: &mut Plan, now: Timestamp) {
     let pod = seen.pod;
-    let (desired, changes_at) = hints::desired(&rule.spec.hints, told, now);
+    let (mut desired, changes_at) = hints::desired(&rule.spec.hints, told, now);
     plan.wake(changes_at);
     let record = Record::parse(pod.managed.as_deref());
+    desired.retain(|key, _| !hints::is_victims(key, &record));
     memory.removals.look_at(&pod.resource_version);
     let outcome = ownership::reconcile(&record, &pod.marks, &desired, &mut memory.removals, now);
     plan.yielded += outcome.yielded.len();
@@ -239,7 +240,8 @@ pub fn forget(
     costs_are_ranked: bool,
 ) -> Option<Action> {
     let record = Record::parse(managed);
-    let desired: BTreeMap<_, _> = hints::own_keys(costs_are_ranked).into_iter().map(|key| (key, None)).collect();
+    let keys = hints::own_keys(costs_are_ranked).into_iter().filter(|key| !hints::is_victims(key, &record));
+    let desired: BTreeMap<_, _> = keys.map(|key| (key, None)).collect();
     let outcome = ownership::reconcile(&record, marks, &desired, &mut Removals::default(), Timestamp::UNIX_EPOCH);
     let mut kept = outcome.record.clone();
     kept.drop_given_up(&desired);

@@ -1,7 +1,7 @@
 //! How a value is made of a tier and a rank, so that both can be read back from a pod.
 //!
 //! ```text
-//! 0 ─── ranks ─── -2048 ─── tiers 1 to 447, with the ranks in each ─── -(2^20 - 2^17) ─── tiers of tall sets ─── -2^20
+//! 0 ─── ranks ─── -2048 ─── tiers 1 to 447, with the ranks in each ─── -(2^20 - 2^17) ─── tiers of tall sets ─── -2^20, for victims
 //! ```
 //!
 //! The rank stands in the low bits of every value but those of tall sets: ReplicaSets with more than 447 pods in one
@@ -38,7 +38,8 @@ impl Code {
     pub(super) fn highest(self) -> u32 {
         match self {
             Self::Ranked => TIERS,
-            Self::Tall => (BOUND - TALL) as u32,
+            // One less than there is room for: the lowest value is the victims' ([`super::VICTIM`]).
+            Self::Tall => (BOUND - TALL) as u32 - 1,
         }
     }
 

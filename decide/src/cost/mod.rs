@@ -57,3 +57,7 @@ pub const COST_ANNOTATION: &str = "controller.kubernetes.io/pod-deletion-cost";
 /// No value of ours is further from nothing than this. See the module's words on Karpenter: at 2^27 a pod would be
 /// free.
 pub const BOUND: i32 = 1 << 20;
+
+/// The value of a victim of the Scale handover: it goes before every pod that says nothing or carries a rank. No rank is
+/// as low, so whoever reads it back knows whose it is.
+pub const VICTIM: i32 = -BOUND;

@@ -4,11 +4,11 @@ use std::cmp::Reverse;
 
 use jiff::Timestamp;
 
-use super::BOUND;
 use super::code::{self, Code};
 use super::ranking::{Nodes, Ranking, Verdict};
 use super::spread::{self, Member, Place};
 use super::view::{Constraint, CostPod, LOWEST_PRIORITY, NodeFacts, Options, SetView, Standing};
+use super::{BOUND, VICTIM};
 
 /// The node label that says the zone.
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -52,7 +52,9 @@ pub fn withheld(set: &SetView, pods: &[&CostPod]) -> Option<Withheld> {
     if set.stood_down {
         return Some(Withheld::StoodDown);
     }
-    let steers = |pod: &CostPod| !pod.standing.is_open() && pod.standing.effective() < 0;
+    // A victim of the Scale handover goes before its siblings whatever they carry.
+    let is_victim = |pod: &CostPod| pod.standing == Standing::OtherPart(VICTIM);
+    let steers = |pod: &CostPod| !pod.standing.is_open() && pod.standing.effective() < 0 && !is_victim(pod);
     let steering = pods.iter().filter(|pod| pod.is_active() && steers(pod));
     steering.map(|pod| pod.name.clone()).min().map(|pod| Withheld::Steered { pod })
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{BOUND, COST_ANNOTATION};
+use super::{BOUND, COST_ANNOTATION, VICTIM};
 use crate::ownership::{self, Holder, Key, Record};
 use crate::view::{NodeView, PodPhase};
 
@@ -194,6 +194,10 @@ impl Standing {
         let written = record.written(&key);
         match (ownership::holder(record, &key, present), present) {
             (Holder::Nobody, _) => Self::Absent,
+            // The handover's, which sees to it by itself. Ranks do not go as low.
+            (Holder::Belay, present) if written.and_then(parse_cost) == Some(VICTIM) => {
+                Self::OtherPart(if present.is_some() { VICTIM } else { 0 })
+            }
             (Holder::Belay, Some(present)) => Self::Ours(parse_cost(present).unwrap_or_default()),
             (Holder::Belay, None) => Self::Stripped(written.and_then(parse_cost).unwrap_or_default()),
             (Holder::Other, Some(present)) => {
@@ -321,6 +325,7 @@ mod tests {
     fn a_standing_value_is_ours_only_where_the_record_says_so() {
         let ours = Record::parse(Some(r#"{"controller.kubernetes.io/pod-deletion-cost":"-7"}"#));
         let given_up = Record::parse(Some(r#"{"controller.kubernetes.io/pod-deletion-cost":null}"#));
+        let victim = Record::parse(Some(r#"{"controller.kubernetes.io/pod-deletion-cost":"-1048576"}"#));
         let none = Record::default();
         let theirs = |value, replaced| Standing::Theirs { value, replaced };
         let table = [
@@ -332,6 +337,10 @@ mod tests {
             (None, &ours, Standing::Stripped(-7)),
             (None, &given_up, Standing::GivenUp),
             (Some("3"), &given_up, theirs(3, false)),
+            (Some("-1048576"), &victim, Standing::OtherPart(VICTIM)),
+            (None, &victim, Standing::OtherPart(0)),
+            (Some("-7"), &victim, theirs(-7, true)),
+            (Some("-1048576"), &none, theirs(VICTIM, false)),
         ];
         for (present, record, expected) in table {
             assert_eq!(Standing::read(present, record), expected, "{present:?} with {record:?}");

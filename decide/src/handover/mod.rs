@@ -6,6 +6,7 @@
 pub mod close;
 pub mod reconcile;
 pub mod record;
+pub mod scale;
 pub mod situation;
 pub mod surge;
 #[cfg(test)]

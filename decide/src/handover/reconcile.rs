@@ -9,16 +9,17 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::close::ClosePod;
 use super::record::{self, HandoverRecord};
+use super::scale::{self, object_of};
 use super::situation::Replacement;
 use super::{Situation, Workload, situation};
-use crate::action::{Action, Event, ObjectRef, Reference};
+use crate::action::{Action, Event, Reference};
 use crate::hold::{HoldStatus, HoldView, Outcome, Phase};
 use crate::policy::{self, Mode, OnFailure, Protection};
 use crate::view::{DeploymentView, PodView, Strategy};
 
 /// A released hold whose workload does not become whole again is closed after this time all the same: its
 /// victim is gone, and what is left to do is the Deployment's own business.
-const RELEASED_WITHOUT_SUCCESSOR: SignedDuration = SignedDuration::from_mins(10);
+pub(super) const RELEASED_WITHOUT_SUCCESSOR: SignedDuration = SignedDuration::from_mins(10);
 
 /// Everything that the step reads.
 #[derive(Clone, Debug)]
@@ -76,8 +77,15 @@ pub struct Plan {
 }
 
 impl Plan {
-    fn wake(&mut self, at: Timestamp) {
+    pub(super) fn wake(&mut self, at: Timestamp) {
         self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    /// One more sequence, where there is anything to do.
+    pub(super) fn add(&mut self, sequence: Vec<Action>) {
+        if !sequence.is_empty() {
+            self.sequences.push(sequence);
+        }
     }
 }
 
@@ -86,23 +94,33 @@ pub fn reconcile(input: &Input<'_>) -> Plan {
     let mut plan = Plan::default();
     let mut holds = input.holds.clone();
     holds.sort_by(|(a, _), (b, _)| (a.spec.requested_at, &a.name).cmp(&(b.spec.requested_at, &b.name)));
+    match (input.workload, input.protection) {
+        (Some(workload), Some(protection)) if protection.settings.mode == Mode::Scale => {
+            scale::reconcile(input, workload, &protection.settings, &holds, &mut plan);
+        }
+        // What is left of a surge goes first: the holds then know nothing of it.
+        _ if scale::withdraw(input, &holds, &mut plan) => {}
+        _ => restart_for(input, holds, &mut plan),
+    }
+    plan
+}
+
+/// Steps of the handovers by restart.
+fn restart_for(input: &Input<'_>, holds: Vec<(&HoldView, Option<&PodView>)>, plan: &mut Plan) {
     // Two victims of one revision need one restart: the first hold asks for it, the others wait for its rollout.
     let mut template_changed = false;
     for (hold, victim) in holds {
         let sequence = match hold.status.phase {
             Phase::Pending | Phase::Active => {
-                let step = open(input, hold, victim, template_changed, &mut plan);
+                let step = open(input, hold, victim, template_changed, plan);
                 template_changed |= step.iter().any(|action| matches!(action, Action::PatchTemplate { .. }));
                 step
             }
-            Phase::Released => released(input, hold, victim, &mut plan),
-            Phase::Completed => completed(input, hold, victim, &mut plan),
+            Phase::Released => released(input, hold, victim, plan),
+            Phase::Completed => completed(input, hold, victim, plan),
         };
-        if !sequence.is_empty() {
-            plan.sequences.push(sequence);
-        }
+        plan.add(sequence);
     }
-    plan
 }
 
 fn open(
@@ -215,7 +233,7 @@ fn restart(
     let mut steps = vec![Action::UpdateHold { hold: hold.object(), status }];
     steps.extend(held_event(deployment, hold));
     steps.push(Action::PatchTemplate {
-        deployment: deployment_ref(deployment),
+        deployment: object_of(deployment),
         slot: Some(to.clone()),
         records: record::with(
             &deployment.records,
@@ -262,7 +280,7 @@ fn wait(
 }
 
 /// The Event that an eviction is held: once, with the step that takes the hold up.
-fn held_event(deployment: &DeploymentView, hold: &HoldView) -> Vec<Action> {
+pub(super) fn held_event(deployment: &DeploymentView, hold: &HoldView) -> Vec<Action> {
     if hold.status.phase != Phase::Pending {
         return Vec::new();
     }
@@ -327,7 +345,7 @@ fn put_back(
     Some(vec![
         Action::UpdateHold { hold: hold.object(), status },
         Action::PatchTemplate {
-            deployment: deployment_ref(deployment),
+            deployment: object_of(deployment),
             slot: record.from.clone(),
             records,
             field_manager: protection.and_then(|protection| protection.settings.field_manager.clone()),
@@ -363,7 +381,7 @@ fn withdrawn(input: &Input<'_>, hold: &HoldView) -> Option<Vec<Action>> {
 }
 
 /// Releases the victim, for ever.
-fn release(hold: &HoldView, outcome: Outcome, message: String, now: Timestamp) -> Vec<Action> {
+pub(super) fn release(hold: &HoldView, outcome: Outcome, message: String, now: Timestamp) -> Vec<Action> {
     let note = format!("Eviction of {} is released: {message}", hold.spec.victim_name);
     let status = hold.status.released(outcome, message, now);
     let (reason, warning) = if outcome.is_failure() { ("HandoverFailed", true) } else { ("EvictionReleased", false) };
@@ -428,7 +446,7 @@ fn available_successor<'a>(workload: &'a Workload<'_>, now: Timestamp) -> Option
 
 /// A completed hold is history; it goes after its time, but never while its victim still exists, since it is
 /// what keeps a released victim released.
-fn completed(input: &Input<'_>, hold: &HoldView, victim: Option<&PodView>, plan: &mut Plan) -> Vec<Action> {
+pub(super) fn completed(input: &Input<'_>, hold: &HoldView, victim: Option<&PodView>, plan: &mut Plan) -> Vec<Action> {
     let since = hold.status.completed_at.unwrap_or(hold.spec.deadline);
     let until = since.saturating_add(input.rules.history_ttl).unwrap_or(Timestamp::MAX);
     if victim.is_some() {
@@ -441,7 +459,7 @@ fn completed(input: &Input<'_>, hold: &HoldView, victim: Option<&PodView>, plan:
     vec![Action::DeleteHold { hold: hold.object() }]
 }
 
-fn event(
+pub(super) fn event(
     hold: &HoldView,
     deployment: &DeploymentView,
     warning: bool,
@@ -458,13 +476,4 @@ fn event(
         action,
         note,
     })
-}
-
-fn deployment_ref(deployment: &DeploymentView) -> ObjectRef {
-    ObjectRef {
-        namespace: deployment.namespace.clone(),
-        name: deployment.name.clone(),
-        uid: deployment.uid.clone(),
-        resource_version: deployment.resource_version.clone(),
-    }
 }

@@ -120,7 +120,10 @@ pub fn situation<'a>(workload: &Workload<'a>, victim: &PodView, now: Timestamp) 
     if deployment.is_rolled_out() { Situation::Steady } else { Situation::Settling }
 }
 
-fn nearest<'a>(deployment: &DeploymentView, candidates: impl Iterator<Item = Replacement<'a>>) -> Replacement<'a> {
+pub(super) fn nearest<'a>(
+    deployment: &DeploymentView,
+    candidates: impl Iterator<Item = Replacement<'a>>,
+) -> Replacement<'a> {
     candidates.min_by_key(Replacement::distance).unwrap_or(match deployment.strategy {
         Strategy::Recreate => Replacement::AfterTermination,
         Strategy::RollingUpdate { .. } => Replacement::NotCreated,
@@ -128,7 +131,7 @@ fn nearest<'a>(deployment: &DeploymentView, candidates: impl Iterator<Item = Rep
 }
 
 /// What a pod that does not serve yet lacks.
-fn lacks(pod: &PodView, stays: bool, min_ready: i32) -> Replacement<'_> {
+pub(super) fn lacks(pod: &PodView, stays: bool, min_ready: i32) -> Replacement<'_> {
     match pod.available_at(min_ready) {
         Some(at) if stays => Replacement::AvailableAt(pod, at),
         Some(_) => Replacement::OnDoomedNode(pod),

@@ -24,8 +24,13 @@ pub struct SurgeRecord {
     /// How many of them have to be available for a victim to go: what was available when the surge began, at most
     /// `base`, at least one.
     pub floor: i32,
-    /// How many are added; the number written is `base + surge`.
+    /// How many are added; the number written is `base + surge`. Where it has come down to nothing the number is the
+    /// original one again, and the record stays until the victims that were let go are gone.
     pub surge: i32,
+    /// UIDs of the victims that were let go, as far as they still stand. Since it is written with the object's version as
+    /// precondition, no two controllers can let two victims go for the same stand-in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub released: Vec<String>,
     /// When it began.
     pub since: Timestamp,
     /// Somebody changed the number in the meantime, and it was raised once more. Not again.
@@ -34,9 +39,14 @@ pub struct SurgeRecord {
 }
 
 impl SurgeRecord {
-    /// The number that was written.
+    /// How many replicas the Deployment has with the surge.
     pub fn raised(&self) -> i32 {
         self.base.saturating_add(self.surge)
+    }
+
+    /// The number that was written.
+    pub fn number(&self) -> Option<i32> {
+        if self.surge > 0 { Some(self.raised()) } else { self.original }
     }
 }
 
@@ -63,11 +73,13 @@ mod tests {
             base: 3,
             floor: 2,
             surge: 1,
+            released: vec!["victim".into()],
             since: Timestamp::UNIX_EPOCH,
             renewed: true,
         };
         assert_eq!(parse(Some(&render(&record))), Some(record.clone()));
-        assert_eq!(record.raised(), 4);
+        assert_eq!((record.raised(), record.number()), (4, Some(4)));
+        assert_eq!(SurgeRecord { surge: 0, ..record }.number(), None);
         assert_eq!(parse(Some("{not json")), None);
         assert_eq!(parse(None), None);
     }

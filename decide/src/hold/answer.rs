@@ -5,8 +5,9 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::handover::Situation;
+use crate::handover::scale::Awaited;
 use crate::handover::situation::Replacement;
+use crate::handover::{Situation, Workload};
 use crate::policy::Unsupported;
 use crate::view::{DeploymentView, PodView, Strategy};
 
@@ -205,12 +206,42 @@ impl Held {
                 }
             },
         };
-        let retry_after_seconds = match situation {
-            Situation::Rolling(Replacement::AvailableAt(_, at)) if at.duration_since(now) <= RELEASE_IS_NEAR => Some(1),
+        let comes_at = match situation {
+            Situation::Rolling(Replacement::AvailableAt(_, at)) => Some(*at),
             _ => None,
         };
+        Self::told(victim, reason, awaited, comes_at, deadline, now)
+    }
+
+    /// Words a hold of a victim that waits for a stand-in (Scale).
+    pub fn beside(
+        workload: &Workload<'_>,
+        victim: &PodView,
+        awaited: &Awaited<'_>,
+        deadline: Timestamp,
+        now: Timestamp,
+    ) -> Self {
+        Self::told(victim, awaited.reason(), awaited.describe(workload), awaited.comes_at(), deadline, now)
+    }
+
+    fn told(
+        victim: &PodView,
+        reason: &'static str,
+        awaited: String,
+        comes_at: Option<Timestamp>,
+        deadline: Timestamp,
+        now: Timestamp,
+    ) -> Self {
+        let is_near = comes_at.is_some_and(|at| at.duration_since(now) <= RELEASE_IS_NEAR);
         let message =
             format!("belay: holding {}: {awaited}; released by {} at the latest", victim.name, moment(deadline, now));
-        Self { victim: victim.name.to_string(), reason, awaited, message, deadline, retry_after_seconds }
+        Self {
+            victim: victim.name.to_string(),
+            reason,
+            awaited,
+            message,
+            deadline,
+            retry_after_seconds: is_near.then_some(1),
+        }
     }
 }

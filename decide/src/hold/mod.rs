@@ -21,8 +21,8 @@ pub use view::{
     HoldReason, HoldSpec, HoldStatus, HoldTrigger, HoldView, Outcome, Phase, WorkloadRef, deadline, hold_name,
 };
 
-use crate::handover::{Situation, Workload, situation};
-use crate::policy::{self, Protection};
+use crate::handover::{Situation, Workload, scale, situation};
+use crate::policy::{self, Mode, Protection};
 use crate::view::{PodPhase, PodView};
 
 /// How long a replica holds a victim whose record it cannot see in the API.
@@ -180,12 +180,17 @@ fn decide_wet(
     let record = workload.deployment.record_of(&victim.uid);
     // A rollback is written before the release that goes with it, and the release may be lost.
     let given_up = record.is_some_and(|record| record.rolled_back);
-    if memory.released || given_up || hold.is_some_and(|hold| hold.status.phase.is_released()) {
+    let scales = protection.settings.mode == Mode::Scale;
+    let let_go = scales && scale::is_let_go(workload, &victim.uid);
+    if memory.released || given_up || let_go || hold.is_some_and(|hold| hold.status.phase.is_released()) {
         return release(Allowed::Released);
     }
     let bounds = Bounds::of(&memory, hold, record.map(|record| (record.requested_at, record.deadline)));
     let situation = situation(workload, victim, now.wall);
-    if let Situation::Served { by } = situation {
+    // A stand-in serves one victim of several, and only who writes that down may say which.
+    if let Situation::Served { by } = situation
+        && !scales
+    {
         return release(Allowed::ReplacementAvailable { replacement: by.name.to_string() });
     }
     if bounds.passed(&memory, now) {
@@ -195,10 +200,16 @@ fn decide_wet(
     if !durable && now.uptime.saturating_sub(memory.first.uptime) >= UNRECORDED_GRACE {
         return release(Allowed::NotRecorded);
     }
-    if record.is_some() && matches!(situation, Situation::Steady | Situation::Settling) {
+    if record.is_some() && !scales && matches!(situation, Situation::Steady | Situation::Settling) {
         return release(Allowed::Reverted);
     }
-    let answer = Answer::Hold(Held::new(workload.deployment, victim, &situation, bounds.deadline, now.wall));
+    let held = if scales {
+        let awaited = scale::awaited(workload, victim, now.wall);
+        Held::beside(workload, victim, &awaited, bounds.deadline, now.wall)
+    } else {
+        Held::new(workload.deployment, victim, &situation, bounds.deadline, now.wall)
+    };
+    let answer = Answer::Hold(held);
     let spec = hold.is_none().then(|| HoldSpec {
         victim_name: victim.name.to_string(),
         victim_uid: victim.uid.to_string(),

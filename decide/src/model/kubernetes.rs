@@ -11,7 +11,7 @@ use super::World;
 use super::cluster::{Api, NODES, Pod, Progress, Set};
 use crate::steer;
 use crate::testing::after;
-use crate::view::{PodPhase, PodView, ReplicaSetView, Strategy};
+use crate::view::{Mark, PodPhase, PodView, ReplicaSetView, Strategy};
 
 /// `maxSurge`; `maxUnavailable` is 0.
 const SURGE: i32 = 1;
@@ -65,6 +65,7 @@ impl World {
         let avoid = steer::avoid(self.api.deployment.strategy, &self.api.deployment.selector, hash, &holds);
         let view = PodView {
             marked: false,
+            mark: Mark::Free,
             namespace: "shop".into(),
             name: format!("{}-{number}", set.view.name).into(),
             uid: format!("pod{number}-{hash}").into(),

@@ -4,7 +4,7 @@ mod autoscalers;
 
 use belay_decide::action::ObjectRef;
 use belay_decide::handover::surge::{self, SurgeRecord};
-use belay_decide::view::{AutoscalerView, Governor, NodeView, PodPhase};
+use belay_decide::view::{AutoscalerView, Governor, Mark, NodeView, PodPhase};
 use jiff::Timestamp;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -50,6 +50,7 @@ fn pod(name: &str, generation: u8, set: Option<(&str, u8)>) -> PodView {
         terminating: false,
         unschedulable: false,
         marked: false,
+        mark: Mark::Free,
     }
 }
 

@@ -141,6 +141,9 @@ fn a_record_is_of_hints_where_it_has_one_of_their_keys() {
         (r#"{"karpenter.sh/do-not-disrupt":"true"}"#, true),
         (r#"{"belay.dev/busy-since":null}"#, true),
         (r#"{"label:belay.dev/busy":"true"}"#, true),
+        (r#"{"controller.kubernetes.io/pod-deletion-cost":"1048576"}"#, true),
+        // A handover's victim.
+        (r#"{"controller.kubernetes.io/pod-deletion-cost":"-1048576"}"#, false),
         // The annotation of a label's name is not the label.
         (r#"{"belay.dev/busy":"true"}"#, false),
         (r#"{"example.com/other":"1"}"#, false),

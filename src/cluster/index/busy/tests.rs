@@ -5,7 +5,7 @@ mod properties;
 mod touches;
 
 use belay_decide::hold::{HoldSpec, HoldStatus, HoldTrigger, WorkloadRef};
-use belay_decide::view::{PodPhase, PodView};
+use belay_decide::view::{Mark, PodPhase, PodView};
 use serde_json::json;
 
 use super::super::{Dirty, IndexSink, WorkloadKey};
@@ -213,6 +213,7 @@ fn view(name: &str, marked: bool) -> PodView {
         terminating: false,
         unschedulable: false,
         marked,
+        mark: Mark::Free,
     }
 }
 

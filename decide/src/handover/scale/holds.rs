@@ -1,0 +1,212 @@
+//! The holds of a surge's victims: which are still open, and what becomes of those that are not.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+
+use super::capacity::{Capacity, awaited};
+use super::lever::Lever;
+use crate::action::Action;
+use crate::handover::Workload;
+use crate::handover::reconcile::{Input, Plan, RELEASED_WITHOUT_SUCCESSOR, completed, held_event, release};
+use crate::handover::surge::SurgeRecord;
+use crate::hold::{Held, HoldStatus, HoldTrigger, HoldView, Outcome, Phase};
+use crate::policy::Unsupported;
+use crate::view::PodView;
+
+/// An open hold, and its victim, which stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Open<'a> {
+    pub(super) hold: &'a HoldView,
+    pub(super) victim: &'a PodView,
+}
+
+/// The victims of a workload.
+#[derive(Debug, Default)]
+pub(super) struct Victims<'a> {
+    /// Those that need a stand-in, the first asked for first.
+    pub(super) open: Vec<Open<'a>>,
+    /// UIDs of those that were let go, by their hold or by the record, and still stand.
+    pub(super) let_go: BTreeSet<&'a str>,
+    /// When the eviction of any of them was last asked for; absent where there is none, or one that nobody need ask for.
+    last_asked: Option<Timestamp>,
+    /// One of them is to go whether anybody asks or not: its node is about to.
+    urgent: bool,
+}
+
+impl Victims<'_> {
+    /// When all of them count as abandoned; absent where none can be, or where there is none.
+    pub(super) fn abandoned_at(&self, input: &Input<'_>) -> Option<Timestamp> {
+        let last = self.last_asked.filter(|_| !self.urgent)?;
+        Some(last.saturating_add(input.rules.abandon_after).unwrap_or(Timestamp::MAX))
+    }
+}
+
+/// When the eviction of a victim was last asked for, or might have been: who is let go is given as much time as who asks.
+fn asked_at(hold: &HoldView) -> Timestamp {
+    let status = &hold.status;
+    [status.last_requested_at, status.released_at].into_iter().flatten().fold(hold.spec.requested_at, Timestamp::max)
+}
+
+/// Ends the holds that are to end whatever comes of the surge, and says which victims are left.
+pub(super) fn sort<'a>(
+    input: &Input<'a>,
+    workload: &'a Workload<'a>,
+    unsupported: Option<Unsupported>,
+    holds: &[(&'a HoldView, Option<&'a PodView>)],
+    plan: &mut Plan,
+) -> Victims<'a> {
+    let now = input.now;
+    let deployment = workload.deployment;
+    let record = Lever::of(workload).record;
+    let mut victims = Victims::default();
+    let recorded = record.iter().flat_map(|record| &record.released);
+    victims.let_go.extend(recorded.map(String::as_str).filter(|uid| stands(workload, uid)));
+    // Where the hold of one was deleted, nothing else tells when it was asked for.
+    victims.last_asked = record.filter(|_| !victims.let_go.is_empty()).map(|record| record.since);
+    for (hold, victim) in holds.iter().copied() {
+        let standing = victim.filter(|victim| !victim.terminating);
+        let of_this = deployment.uid == hold.spec.workload.uid;
+        let is_let_go = victims.let_go.contains(hold.spec.victim_uid.as_str());
+        let sequence = match (hold.status.phase, standing) {
+            (Phase::Completed, _) => completed(input, hold, victim, plan),
+            (Phase::Released, _) => released(workload, hold, victim, plan, now),
+            _ if !of_this => release(hold, Outcome::VictimGone, "its Deployment is gone".to_owned(), now),
+            (_, None) => went(workload, hold, record, now),
+            (_, Some(_)) if is_let_go => handed_over(hold, now),
+            (_, Some(_)) if unsupported.is_some() => {
+                let why = unsupported.map(Unsupported::advice).unwrap_or_default();
+                release(hold, Outcome::NotNeeded, why, now)
+            }
+            (_, Some(_)) if now >= hold.spec.deadline => {
+                let why = format!("no stand-in was available by {}", hold.spec.deadline.strftime("%H:%M:%SZ"));
+                release(hold, Outcome::Expired, why, now)
+            }
+            (_, Some(victim)) => {
+                victims.open.push(Open { hold, victim });
+                Vec::new()
+            }
+        };
+        let is_open = sequence.is_empty() && !hold.status.phase.is_released();
+        if let Some(victim) = standing.filter(|_| of_this) {
+            if !is_open {
+                victims.let_go.insert(&victim.uid);
+            }
+            // What is released in this very step was just asked for, as it were.
+            let asked = if is_open || hold.status.phase.is_released() { asked_at(hold) } else { now };
+            victims.last_asked = victims.last_asked.max(Some(asked));
+            victims.urgent |= is_open && is_urgent(workload, hold);
+        }
+        plan.add(sequence);
+    }
+    victims
+}
+
+/// The pod is there, and not going.
+fn stands(workload: &Workload<'_>, uid: &str) -> bool {
+    workload.pods.iter().any(|pod| &*pod.uid == uid && !pod.terminating && !pod.is_finished())
+}
+
+/// Nobody need ask for it: its node is about to go, or an EvictionRequest stands until it is withdrawn.
+fn is_urgent(workload: &Workload<'_>, hold: &HoldView) -> bool {
+    match hold.spec.trigger {
+        HoldTrigger::Eviction => false,
+        HoldTrigger::Doom => workload.dooms.contains_key(hold.spec.victim_node.as_str()),
+        HoldTrigger::EvictionRequest => true,
+    }
+}
+
+/// The victim is let go, since enough others serve.
+pub(super) fn handed_over(hold: &HoldView, now: Timestamp) -> Vec<Action> {
+    release(hold, Outcome::HandedOver, "enough others are available without it".to_owned(), now)
+}
+
+/// The victim is going or gone before its hold was released.
+fn went(workload: &Workload<'_>, hold: &HoldView, record: Option<&SurgeRecord>, now: Timestamp) -> Vec<Action> {
+    let uid = hold.spec.victim_uid.as_str();
+    let newest = workload.newest().and_then(|newest| newest.template_hash.as_deref());
+    let rolled = !hold.spec.victim_hash.is_empty() && newest.is_some_and(|newest| newest != hold.spec.victim_hash);
+    let enough = match record {
+        Some(record) => {
+            let let_go = record.released.iter().map(String::as_str).collect();
+            record.released.iter().any(|released| released == uid)
+                || Capacity::seen(workload, let_go, now).suffices_without(uid, record)
+        }
+        None => hold.status.restarted_at.is_some() && is_whole(workload, now),
+    };
+    let (outcome, message) = if enough {
+        (Outcome::HandedOver, "enough others are available without it")
+    } else if now >= hold.spec.deadline {
+        (Outcome::Expired, "it went at its deadline, before a stand-in was available")
+    } else if rolled {
+        (Outcome::HandedOver, "the rollout of its Deployment replaces it")
+    } else {
+        (Outcome::VictimGone, "the victim was removed by somebody else")
+    };
+    release(hold, outcome, message.to_owned(), now)
+}
+
+/// As many pods are available as the Deployment asks for.
+fn is_whole(workload: &Workload<'_>, now: Timestamp) -> bool {
+    let available = Capacity::seen(workload, BTreeSet::new(), now).available();
+    i32::try_from(available).unwrap_or(i32::MAX) >= workload.deployment.replicas
+}
+
+/// A released hold is completed when its victim is gone and the workload is whole again.
+fn released(
+    workload: &Workload<'_>,
+    hold: &HoldView,
+    victim: Option<&PodView>,
+    plan: &mut Plan,
+    now: Timestamp,
+) -> Vec<Action> {
+    if victim.is_some() {
+        return Vec::new();
+    }
+    let since = hold.status.released_at.unwrap_or(now);
+    let give_up = since.saturating_add(RELEASED_WITHOUT_SUCCESSOR).unwrap_or(Timestamp::MAX);
+    if !is_whole(workload, now) && now < give_up {
+        plan.wake(give_up);
+        wake_when_available(workload, plan, now);
+        return Vec::new();
+    }
+    let status = HoldStatus { phase: Phase::Completed, completed_at: Some(now), ..hold.status.clone() };
+    vec![Action::UpdateHold { hold: hold.object(), status }]
+}
+
+/// Pods become available by time alone.
+pub(super) fn wake_when_available(workload: &Workload<'_>, plan: &mut Plan, now: Timestamp) {
+    let pods = workload.pods.iter().filter(|pod| !pod.terminating && !pod.is_finished());
+    let coming = pods.filter_map(|pod| pod.available_at(workload.deployment.min_ready_seconds)).filter(|at| *at > now);
+    if let Some(at) = coming.min() {
+        plan.wake(at);
+    }
+}
+
+/// What an open hold says while it waits.
+pub(super) fn waiting(workload: &Workload<'_>, open: &Open<'_>, now: Timestamp) -> HoldStatus {
+    let Open { hold, victim } = open;
+    let told = Held::beside(workload, victim, &awaited(workload, victim, now), hold.spec.deadline, now);
+    HoldStatus { phase: Phase::Active, reason: told.reason.to_owned(), message: told.awaited, ..hold.status.clone() }
+}
+
+/// Nothing to do but to wait; what is awaited is written down when it changes. `steady`: the surge stays as it is.
+pub(super) fn wait(workload: &Workload<'_>, open: &Open<'_>, steady: bool, plan: &mut Plan, now: Timestamp) {
+    plan.wake(open.hold.spec.deadline);
+    let lever = Lever::of(workload);
+    let surging = lever.record.filter(|record| steady && record.surge > 0);
+    let noted = open.hold.status.restarted_at;
+    let restarted_at = noted.or(surging.map(|record| record.since));
+    let status = HoldStatus { restarted_at, ..waiting(workload, open, now) };
+    if status == open.hold.status {
+        return;
+    }
+    // A hold that knows of a surge which is not there any more counts as interrupted, so this must be no old view of it:
+    // the write changes nothing, and fails if it is.
+    let guard = surging.filter(|_| noted.is_none());
+    let mut steps: Vec<Action> =
+        guard.map(|record| lever.write(lever.number, Some(record.clone()))).into_iter().collect();
+    steps.push(Action::UpdateHold { hold: open.hold.object(), status });
+    steps.extend(held_event(workload.deployment, open.hold));
+    plan.add(steps);
+}

@@ -1,0 +1,284 @@
+//! The controller's step in a Scale handover: at most one change of the number, and what goes with it.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+
+use super::capacity::{Capacity, at_rest};
+use super::ending::{event, put_back};
+use super::holds::{self, Open, Victims};
+use super::lever::Lever;
+use super::{marks, object_of};
+use crate::action::Action;
+use crate::handover::Workload;
+use crate::handover::reconcile::{Input, Plan, held_event, release};
+use crate::handover::surge::SurgeRecord;
+use crate::hold::{HoldView, Outcome};
+use crate::policy::{self, Settings};
+use crate::view::{Governor, PodView};
+
+/// What a step is decided on.
+struct Step<'a> {
+    input: &'a Input<'a>,
+    workload: &'a Workload<'a>,
+    lever: Lever<'a>,
+    victims: Victims<'a>,
+    /// By the cache.
+    capacity: Capacity<'a>,
+    /// `surgeReplicas`.
+    most: i32,
+    now: Timestamp,
+}
+
+/// Decides for a workload that is handed over by Scale.
+pub(in crate::handover) fn reconcile<'a>(
+    input: &'a Input<'a>,
+    workload: &'a Workload<'a>,
+    settings: &Settings,
+    holds: &[(&'a HoldView, Option<&'a PodView>)],
+    plan: &mut Plan,
+) {
+    let now = input.now;
+    let unsupported = policy::supported(workload.deployment, settings.mode, workload.autoscaler).err();
+    let victims = holds::sort(input, workload, unsupported, holds, plan);
+    let capacity = Capacity::seen(workload, victims.let_go.clone(), now);
+    let lever = Lever::of(workload);
+    let step = Step { input, workload, lever, victims, capacity, most: settings.surge_replicas.max(1), now };
+    let surge = match step.lever.record {
+        _ if !Lever::astray(workload).is_empty() => step.gather(),
+        None => step.without_surge(plan),
+        Some(record) if unsupported.is_some() => step.end(record, "the Deployment cannot be handed over by Scale now"),
+        Some(record) if step.lever.was_changed() => step.answer_change(record),
+        Some(record) => step.go_on(record, plan),
+    };
+    let written: BTreeSet<&str> = surge
+        .iter()
+        .filter_map(|action| match action {
+            Action::UpdateHold { hold, .. } => Some(hold.uid.as_str()),
+            _ => None,
+        })
+        .collect();
+    let waiting = step.victims.open.iter().filter(|open| !written.contains(open.hold.uid.as_str()));
+    for open in waiting {
+        holds::wait(workload, open, surge.is_empty(), plan, now);
+    }
+    if !step.victims.open.is_empty() {
+        holds::wake_when_available(workload, plan, now);
+    }
+    plan.add(surge);
+}
+
+impl<'a> Step<'a> {
+    /// What raised another number than the one that counts is taken back before anything else is done.
+    fn gather(&self) -> Vec<Action> {
+        let astray = Lever::astray(self.workload);
+        astray
+            .iter()
+            .flat_map(|lever| put_back(self.workload, lever, "it does not govern the replicas any more"))
+            .collect()
+    }
+
+    /// Nothing is raised.
+    fn without_surge(&self, plan: &mut Plan) -> Vec<Action> {
+        marks::keep(self.workload, self.input.close, &BTreeSet::new(), plan, self.now);
+        let restarted = |hold: &HoldView| self.workload.deployment.record_of(&hold.spec.victim_uid).is_some();
+        let interrupted = |open: &&Open<'_>| open.hold.status.restarted_at.is_some() && !restarted(open.hold);
+        let interrupted: Vec<&Open<'_>> = self.victims.open.iter().filter(interrupted).collect();
+        if interrupted.is_empty() {
+            return self.begin();
+        }
+        // The write changes nothing, and fails where this is only an old view of the object.
+        let why = "somebody took the record of the surge away; not fighting over it";
+        self.give_up(self.lever.write(self.lever.number, None), interrupted, Outcome::Reverted, why)
+    }
+
+    /// Raises the number, where a victim waits for it and everything is at rest.
+    fn begin(&self) -> Vec<Action> {
+        let rested = self.victims.open.iter().filter(|open| at_rest(self.workload, open.victim, self.now).is_ok());
+        let rested: Vec<&Open<'_>> = rested.collect();
+        let base = self.lever.base(self.workload.deployment.replicas);
+        let surge = self.wanted(rested.len(), base);
+        let (Some(first), true) = (rested.first(), surge > 0) else { return Vec::new() };
+        let record = SurgeRecord {
+            workload: self.workload.deployment.uid.clone(),
+            original: self.lever.number,
+            base,
+            floor: self.capacity.floor(base),
+            surge,
+            released: Vec::new(),
+            since: self.now,
+            renewed: false,
+        };
+        // Written even where it says so already: the precondition on the hold's version keeps a controller that sees an
+        // old hold from a surge for a victim that is gone.
+        let mut steps = vec![self.told(first)];
+        steps.extend(held_event(self.workload.deployment, first.hold));
+        let note = format!(
+            "Raising {} of {} to {} for a stand-in of {} on node {} before it is evicted",
+            self.lever.field(),
+            self.lever.name(),
+            record.raised(),
+            first.victim.name,
+            first.hold.spec.victim_node
+        );
+        steps.push(self.lever.write(Some(record.raised()), Some(record)));
+        steps.push(event(self.workload, false, "HandoverStarted", "Surge", note));
+        steps
+    }
+
+    /// The hold as it is to be told, which is written first to see whether it is still so.
+    fn told(&self, open: &Open<'_>) -> Action {
+        Action::UpdateHold { hold: open.hold.object(), status: holds::waiting(self.workload, open, self.now) }
+    }
+
+    /// How many replicas are to be added for so many victims.
+    fn wanted(&self, victims: usize, base: i32) -> i32 {
+        let victims = i32::try_from(victims).unwrap_or(i32::MAX);
+        victims.min(self.most).min(self.lever.maximum.saturating_sub(base))
+    }
+
+    /// The surge stands as it was written.
+    fn go_on(&self, record: &SurgeRecord, plan: &mut Plan) -> Vec<Action> {
+        let open = &self.victims.open;
+        if let Some(at) = self.victims.abandoned_at(self.input) {
+            if self.now >= at {
+                let why = "nobody asked for its eviction any more before its stand-in was available";
+                let mut steps = self.end(record, "nobody asks for its victims' evictions any more");
+                steps.extend(
+                    open.iter().flat_map(|open| release(open.hold, Outcome::Abandoned, why.to_owned(), self.now)),
+                );
+                return steps;
+            }
+            plan.wake(at);
+        }
+        if self.victims.let_go.is_empty() && (open.is_empty() || record.surge == 0) {
+            let next = if open.is_empty() { Vec::new() } else { self.begin() };
+            return if next.is_empty() { self.end(record, "its victims are gone") } else { next };
+        }
+        let marked = marks::keep(self.workload, self.input.close, &self.marked(), plan, self.now);
+        let wanted = self.wanted(open.len(), record.base);
+        if record.surge > 0 && wanted > record.surge {
+            return self.grow(record, wanted);
+        }
+        let ready = |capacity: &Capacity<'_>| {
+            open.iter().find(|open| record.surge > 0 && capacity.suffices_without(&open.victim.uid, record)).copied()
+        };
+        let candidate = ready(&self.capacity);
+        let lingering = open.is_empty() && !self.victims.let_go.is_empty() && record.surge > 0;
+        let lagging = self.lags(record);
+        let Some(close) = self.input.close else {
+            plan.look_closer |= candidate.is_some() || lingering || lagging;
+            return Vec::new();
+        };
+        if !marked {
+            return Vec::new();
+        }
+        // Decided on the pods as they are now: each may have been counted on by another controller, for another victim.
+        if let Some(next) = ready(&self.capacity.read(close)) {
+            return self.let_go(record, &next);
+        }
+        let removable = |most| marks::removable(self.workload, close, &self.victims.let_go, most, self.now);
+        if lingering {
+            let less = removable(record.surge);
+            return if less > 0 { vec![self.lowered(record, less, None)] } else { Vec::new() };
+        }
+        if lagging {
+            let deployment = self.workload.deployment;
+            let less = removable(deployment.replicas.saturating_sub(record.raised()));
+            let replicas = deployment.replicas - less;
+            return if less > 0 {
+                vec![Action::Scale { deployment: object_of(deployment), replicas }]
+            } else {
+                Vec::new()
+            };
+        }
+        Vec::new()
+    }
+
+    /// Pods that are to go first: victims, let go or not.
+    fn marked(&self) -> BTreeSet<&str> {
+        let open = self.victims.open.iter().map(|open| &*open.victim.uid);
+        open.chain(self.victims.let_go.iter().copied()).collect()
+    }
+
+    /// The autoscaler's minimum came down, and a victim stands that was to go with it: an autoscaler takes minutes.
+    fn lags(&self, record: &SurgeRecord) -> bool {
+        self.lever.governor != Governor::Deployment
+            && !self.victims.let_go.is_empty()
+            && self.workload.deployment.replicas > record.raised()
+    }
+
+    /// More victims wait than there are stand-ins.
+    fn grow(&self, record: &SurgeRecord, surge: i32) -> Vec<Action> {
+        let grown = SurgeRecord { surge, ..record.clone() };
+        vec![self.lever.write(Some(grown.raised()), Some(grown))]
+    }
+
+    /// Lets a victim go: with a replica less where its stand-in is of no more use then, else to its evictor.
+    fn let_go(&self, record: &SurgeRecord, next: &Open<'_>) -> Vec<Action> {
+        let others = i32::try_from(self.victims.open.len()).unwrap_or(i32::MAX) - 1;
+        let spare = record.surge - others;
+        let mut going = self.victims.let_go.clone();
+        going.insert(&next.victim.uid);
+        let close = self.input.close.unwrap_or_default();
+        let less = marks::removable(self.workload, close, &going, spare, self.now);
+        let mut steps = vec![self.lowered(record, less, Some(&next.victim.uid))];
+        steps.extend(holds::handed_over(next.hold, self.now));
+        steps
+    }
+
+    /// The number lowered by so many, and one more victim let go.
+    fn lowered(&self, record: &SurgeRecord, less: i32, next: Option<&str>) -> Action {
+        // A pod that is gone is gone for every controller that reads pods after it reads this.
+        let standing = record.released.iter().filter(|uid| self.victims.let_go.contains(uid.as_str())).cloned();
+        let released = standing.chain(next.map(str::to_owned)).collect();
+        let lowered = SurgeRecord { surge: record.surge.saturating_sub(less), released, ..record.clone() };
+        self.lever.write(lowered.number(), Some(lowered))
+    }
+
+    /// Somebody else set the number: it is raised once more from there, if anybody needs it.
+    fn answer_change(&self, record: &SurgeRecord) -> Vec<Action> {
+        let open = &self.victims.open;
+        if open.is_empty() || record.surge == 0 {
+            let next = if self.victims.let_go.is_empty() { self.begin() } else { Vec::new() };
+            return if next.is_empty() { self.end(record, "somebody else set it") } else { next };
+        }
+        let replicas = self.workload.deployment.replicas;
+        // The replicas of an autoscaler that was set back still have the stand-ins among them.
+        let is_raised = self.lever.governor != Governor::Deployment && replicas == record.raised();
+        let base = self.lever.base(if is_raised { record.base } else { replicas });
+        let surge = self.wanted(open.len(), base);
+        if record.renewed || surge <= 0 {
+            let why = "somebody else set the number of replicas again and again; not fighting over it";
+            return self.give_up(
+                self.lever.write(self.lever.number, None),
+                open.iter().collect(),
+                Outcome::Reverted,
+                why,
+            );
+        }
+        let floor = self.capacity.floor(base).max(record.floor.min(base));
+        let renewed = SurgeRecord { original: self.lever.number, base, floor, surge, renewed: true, ..record.clone() };
+        let note = format!(
+            "Somebody set {} of {} while a stand-in was coming; raising it from there to {}, once",
+            self.lever.field(),
+            self.lever.name(),
+            renewed.raised()
+        );
+        vec![
+            self.lever.write(Some(renewed.raised()), Some(renewed)),
+            event(self.workload, true, "SurgeRenewed", "Surge", note),
+        ]
+    }
+
+    /// Ends the surge.
+    fn end(&self, _: &SurgeRecord, why: &str) -> Vec<Action> {
+        put_back(self.workload, &self.lever, why)
+    }
+
+    /// Leaves the number to somebody else, and releases what waited for it.
+    fn give_up(&self, write: Action, open: Vec<&Open<'_>>, outcome: Outcome, why: &str) -> Vec<Action> {
+        let releases = open.into_iter().flat_map(|open| release(open.hold, outcome, why.to_owned(), self.now));
+        std::iter::once(write).chain(releases).collect()
+    }
+}
