@@ -203,13 +203,13 @@ fn decide_wet(
     if record.is_some() && !scales && matches!(situation, Situation::Steady | Situation::Settling) {
         return release(Allowed::Reverted);
     }
-    let held = if scales {
+    let told = if scales {
         let awaited = scale::awaited(workload, victim, now.wall);
         Held::beside(workload, victim, &awaited, bounds.deadline, now.wall)
     } else {
         Held::new(workload.deployment, victim, &situation, bounds.deadline, now.wall)
     };
-    let answer = Answer::Hold(held);
+    let answer = Answer::Hold(told);
     let spec = hold.is_none().then(|| HoldSpec {
         victim_name: victim.name.to_string(),
         victim_uid: victim.uid.to_string(),

@@ -81,6 +81,7 @@ fn record() -> SurgeRecord {
         base: 3,
         floor: 3,
         surge: 1,
+        released: Vec::new(),
         since: Timestamp::UNIX_EPOCH,
         renewed: false,
     }

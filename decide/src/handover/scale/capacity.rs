@@ -27,7 +27,7 @@ pub(super) struct Serving<'a> {
 impl<'a> Serving<'a> {
     fn seen(pod: &'a PodView) -> Option<Self> {
         let is_active = !pod.terminating && !pod.is_finished();
-        is_active.then(|| Self { uid: &pod.uid, node: pod.node.as_deref(), ready_since: pod.ready_since })
+        is_active.then_some(Self { uid: &pod.uid, node: pod.node.as_deref(), ready_since: pod.ready_since })
     }
 
     fn read(close: &'a ClosePod) -> Option<Self> {
@@ -37,7 +37,7 @@ impl<'a> Serving<'a> {
             Readiness::Ready(since) => Some(since.unwrap_or(Timestamp::UNIX_EPOCH)),
             Readiness::NotReady(_) => None,
         };
-        pod.is_active().then(|| Self { uid: &pod.uid, node: pod.node.as_deref(), ready_since })
+        pod.is_active().then_some(Self { uid: &pod.uid, node: pod.node.as_deref(), ready_since })
     }
 }
 

@@ -47,7 +47,7 @@ pub(in crate::handover) fn reconcile<'a>(
     let surge = match step.lever.record {
         _ if !Lever::astray(workload).is_empty() => step.gather(),
         None => step.without_surge(plan),
-        Some(record) if unsupported.is_some() => step.end(record, "the Deployment cannot be handed over by Scale now"),
+        Some(_) if unsupported.is_some() => step.end("the Deployment cannot be handed over by Scale now"),
         Some(record) if step.lever.was_changed() => step.answer_change(record),
         Some(record) => step.go_on(record, plan),
     };
@@ -68,7 +68,7 @@ pub(in crate::handover) fn reconcile<'a>(
     plan.add(surge);
 }
 
-impl<'a> Step<'a> {
+impl Step<'_> {
     /// What raised another number than the one that counts is taken back before anything else is done.
     fn gather(&self) -> Vec<Action> {
         let astray = Lever::astray(self.workload);
@@ -143,7 +143,7 @@ impl<'a> Step<'a> {
         if let Some(at) = self.victims.abandoned_at(self.input) {
             if self.now >= at {
                 let why = "nobody asked for its eviction any more before its stand-in was available";
-                let mut steps = self.end(record, "nobody asks for its victims' evictions any more");
+                let mut steps = self.end("nobody asks for its victims' evictions any more");
                 steps.extend(
                     open.iter().flat_map(|open| release(open.hold, Outcome::Abandoned, why.to_owned(), self.now)),
                 );
@@ -153,7 +153,7 @@ impl<'a> Step<'a> {
         }
         if self.victims.let_go.is_empty() && (open.is_empty() || record.surge == 0) {
             let next = if open.is_empty() { Vec::new() } else { self.begin() };
-            return if next.is_empty() { self.end(record, "its victims are gone") } else { next };
+            return if next.is_empty() { self.end("its victims are gone") } else { next };
         }
         let marked = marks::keep(self.workload, self.input.close, &self.marked(), plan, self.now);
         let wanted = self.wanted(open.len(), record.base);
@@ -241,7 +241,7 @@ impl<'a> Step<'a> {
         let open = &self.victims.open;
         if open.is_empty() || record.surge == 0 {
             let next = if self.victims.let_go.is_empty() { self.begin() } else { Vec::new() };
-            return if next.is_empty() { self.end(record, "somebody else set it") } else { next };
+            return if next.is_empty() { self.end("somebody else set it") } else { next };
         }
         let replicas = self.workload.deployment.replicas;
         // The replicas of an autoscaler that was set back still have the stand-ins among them.
@@ -272,7 +272,7 @@ impl<'a> Step<'a> {
     }
 
     /// Ends the surge.
-    fn end(&self, _: &SurgeRecord, why: &str) -> Vec<Action> {
+    fn end(&self, why: &str) -> Vec<Action> {
         put_back(self.workload, &self.lever, why)
     }
 
