@@ -28,7 +28,7 @@ pub use autoscalers::AutoscalerSink;
 pub use busy::{BusyFacts, BusyPodSink, Governed, Linked, LinkedSink, OwnerSink, hold_of};
 pub use dirty::{Dirty, PodKey, WorkloadKey};
 pub use sinks::IndexSink;
-pub use workloads::{PolicyState, Target};
+pub use workloads::{PolicyState, Selected, Target};
 
 use crate::api;
 

@@ -132,7 +132,11 @@ fn desired(state: &PolicyState<'_>, excluded: bool, now: Timestamp) -> Option<Up
     let targets: Vec<_> = state
         .deployments
         .iter()
-        .map(|(deployment, protection)| Target { deployment, protection: protection.as_ref(), autoscaler: None })
+        .map(|selected| Target {
+            deployment: selected.deployment,
+            protection: selected.protection.as_ref(),
+            autoscaler: selected.autoscaler,
+        })
         .collect();
     let before = policy.status.clone().unwrap_or_default();
     let conditions = policy_status::conditions(&policy.view, invalid, excluded, &targets)

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use belay_decide::handover::Workload;
 use belay_decide::hold::{Facts, HoldReason, HoldView, Phase, hold_name};
-use belay_decide::view::{PodView, Strategy};
+use belay_decide::view::{AutoscalerView, PodView, Strategy};
 use jiff::Timestamp;
 use kube::core::{Selector, SelectorExt};
 
@@ -50,13 +50,24 @@ impl Target {
     }
 }
 
+/// A Deployment that a policy selects.
+#[derive(Clone, Debug)]
+pub struct Selected<'a> {
+    /// It.
+    pub deployment: &'a DeploymentView,
+    /// What protects it, by whichever policy.
+    pub protection: Option<Protection>,
+    /// What governs its replicas, where that is not the Deployment itself.
+    pub autoscaler: Option<&'a AutoscalerView>,
+}
+
 /// A policy with the Deployments that it selects, and the policy that governs each.
 #[derive(Clone, Debug)]
 pub struct PolicyState<'a> {
     /// The policy.
     pub policy: &'a Policy,
-    /// Its Deployments, in the order of their names, each with its protection.
-    pub deployments: Vec<(&'a DeploymentView, Option<Protection>)>,
+    /// Its Deployments, in the order of their names.
+    pub deployments: Vec<Selected<'a>>,
     /// The newest released hold of one of its Deployments.
     pub last: Option<&'a HoldView>,
 }
@@ -206,12 +217,16 @@ impl Index {
                 .into_iter()
                 .flat_map(|deployments| deployments.values())
                 .filter(|deployment| policy.target.selects(deployment))
-                .map(|deployment| (deployment, state.protection(deployment, default)))
+                .map(|deployment| Selected {
+                    deployment,
+                    protection: state.protection(deployment, default),
+                    autoscaler: state.autoscalers.governing(&WorkloadKey::new(namespace, &deployment.name)),
+                })
                 .collect();
-            deployments.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
+            deployments.sort_by(|a, b| a.deployment.name.cmp(&b.deployment.name));
             let last = deployments
                 .iter()
-                .flat_map(|(deployment, _)| state.holds_of(&WorkloadKey::new(namespace, &deployment.name)))
+                .flat_map(|selected| state.holds_of(&WorkloadKey::new(namespace, &selected.deployment.name)))
                 .filter(|hold| hold.status.released_at.is_some())
                 .max_by_key(|hold| (hold.status.released_at, &hold.name));
             answers.push(ask(&PolicyState { policy, deployments, last }));

@@ -133,3 +133,22 @@ fn a_new_list_of_deployments_keeps_the_surges_of_autoscalers_in_view() {
     assert_eq!(governing(&index, "web"), AT_REST);
     assert_eq!(governing(&index, "shop"), "s");
 }
+
+#[test]
+fn a_policy_is_told_which_autoscaler_governs_each_of_its_deployments() {
+    let index = Index::default();
+    put(&index, Object::Deployment(deployment("x", 0, false)));
+    put(&index, Object::Policy(policy("x")));
+    let governors = || {
+        let of_policy = |state: &PolicyState<'_>| {
+            let governor = |selected: &Selected<'_>| selected.autoscaler.map(|autoscaler| autoscaler.governor);
+            state.deployments.iter().map(governor).collect::<Vec<_>>()
+        };
+        index.policies("n", &DefaultPolicy::default(), of_policy)
+    };
+    assert_eq!(governors(), [[None]]);
+    for governor in GOVERNORS {
+        put(&index, Object::Autoscaler(autoscaler(governor, "x", Some("x"), false)));
+        assert_eq!(governors(), [[Some(governor)]]);
+    }
+}
