@@ -7,7 +7,7 @@ use std::sync::Arc;
 use belay_decide::busy::Rule;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use api_server::{ApiServer, Asked, Reply};
+pub(crate) use api_server::{ApiServer, Asked, Kind, Reply};
 
 use crate::cluster::apply::Applier;
 use crate::cluster::lease::Leadership;

@@ -113,10 +113,13 @@ impl Record {
         self.0.retain(|key, value| value.is_some() || !keys.contains_key(key));
     }
 
-    /// Takes out what it says of this key, as a record of its own.
+    /// Takes out what it says of some keys, by key and value, as a record of its own.
     #[must_use]
-    pub fn split_off(&mut self, key: &Key) -> Self {
-        Self(self.0.remove_entry(key).into_iter().collect())
+    pub fn split_off(&mut self, is_taken: impl Fn(&Key, Option<&str>) -> bool) -> Self {
+        let all = std::mem::take(&mut self.0).into_iter();
+        let (taken, left) = all.partition(|(key, value)| is_taken(key, value.as_deref()));
+        self.0 = left;
+        Self(taken)
     }
 
     /// There is nothing in it.

@@ -1,18 +1,22 @@
-//! `belay cleanup`: takes away what Belay wrote on pods, exactly that, and nothing of anybody else's.
+//! `belay cleanup`: takes away what Belay wrote on pods, and the replicas that it added for a while, exactly that, and
+//! nothing of anybody else's.
 //!
 //! Run by the chart's hooks: before an uninstall, and after an upgrade that leaves nobody to look after what stands
 //! there. What writes must be silent first, or it would put back what is taken away: at an uninstall the controller is
 //! scaled to zero and the mutating webhooks are removed; after an upgrade the controller's rollout is awaited.
 
+mod surges;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use belay_decide::busy::hints;
-use belay_decide::cost::COST_ANNOTATION;
+use belay_decide::cost::view::parse_cost;
+use belay_decide::cost::{BOUND, COST_ANNOTATION};
 use belay_decide::ownership::{Key, MANAGED_ANNOTATION, Record, release};
 use clap::Args;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
@@ -64,14 +68,40 @@ pub(super) struct CleanupArgs {
     /// The MutatingWebhookConfiguration.
     #[arg(long, env = "BELAY_MUTATING_CONFIGURATION", default_value = "belay")]
     mutating_configuration: String,
-    /// Leave deletion costs alone: nodes are ranked still, and only busy hints were switched off.
-    #[arg(long, conflicts_with = "stop_controller")]
-    keep_deletion_costs: bool,
+    #[command(flatten)]
+    keep: Keep,
     /// Say what would be taken away, and change nothing.
     #[arg(long, conflicts_with = "stop_controller")]
     dry_run: bool,
     #[command(flatten)]
     pub(super) log: LogArgs,
+}
+
+/// What is left alone, since a capability that is on looks after it.
+#[derive(Args, Clone, Copy, Debug, Default)]
+struct Keep {
+    /// Leave busy hints alone, deletion costs among them: busy rules are on.
+    #[arg(long = "keep-busy-hints", conflicts_with = "stop_controller")]
+    busy_hints: bool,
+    /// Leave deletion costs alone: nodes are ranked.
+    #[arg(long = "keep-deletion-costs", conflicts_with = "stop_controller")]
+    deletion_costs: bool,
+    /// Leave added replicas alone, and the deletion costs of the pods that are handed over: the eviction hold is on.
+    #[arg(long = "keep-handovers", conflicts_with = "stop_controller")]
+    handovers: bool,
+}
+
+impl Keep {
+    /// This key stays, which was written with this value.
+    fn keeps(self, key: &Key, value: Option<&str>) -> bool {
+        if key.name() != COST_ANNOTATION {
+            return self.busy_hints;
+        }
+        if value.and_then(parse_cost) == Some(-BOUND) {
+            return self.handovers;
+        }
+        self.deletion_costs || self.busy_hints
+    }
 }
 
 pub(super) async fn run(args: CleanupArgs) -> anyhow::Result<()> {
@@ -81,37 +111,70 @@ pub(super) async fn run(args: CleanupArgs) -> anyhow::Result<()> {
         stop_controller(&client, &args.namespace, &args.controller).await?;
     } else {
         // Most clusters have nothing to be cleaned after an upgrade, and should not wait for anything.
-        let found = pass(&client, None, args.keep_deletion_costs).await?.found;
+        let found = Passes::run(&client, None, args.keep).await?;
         if args.dry_run {
-            println!("{found} pods would be cleaned; nothing was changed");
+            let Passes { pods, surges } = found;
+            println!("{} pods would be cleaned and {} surges put back; nothing was changed", pods.found, surges.found);
             return Ok(());
         }
-        if found == 0 {
-            println!("0 pods cleaned");
+        if found.found() == 0 {
+            println!("{}", Counts::default());
             return Ok(());
         }
         await_rollout(&client, &args.namespace, &args.controller).await?;
     }
     let rate = TokenBucket::new(WRITES_PER_SECOND);
-    let mut cleaned = 0;
+    let mut done = Counts::default();
     for _ in 0..PASSES {
-        let pass = pass(&client, Some(&rate), args.keep_deletion_costs).await?;
-        cleaned += pass.cleaned;
-        if pass.found == 0 && pass.is_whole {
-            println!("{cleaned} pods cleaned");
+        let passes = Passes::run(&client, Some(&rate), args.keep).await?;
+        done.pods += passes.pods.cleaned;
+        done.surges += passes.surges.cleaned;
+        if passes.found() == 0 && passes.pods.is_whole && passes.surges.is_whole {
+            println!("{done}");
             return Ok(());
         }
         // What is refused now is so in the next pass.
-        if let Some(refusal) = pass.refused.first() {
-            bail!(
-                "{cleaned} pods cleaned; {} cannot be, the first because: {refusal}; mend that and run it again",
-                pass.refused.len()
-            );
+        let refused: Vec<_> = passes.surges.refused.iter().chain(&passes.pods.refused).collect();
+        if let Some(refusal) = refused.first() {
+            bail!("{done}; {} cannot be, the first because: {refusal}; mend that and run it again", refused.len());
         }
     }
-    bail!(
-        "after {PASSES} passes there are still pods with values of Belay's: something goes on writing them; see the log"
-    )
+    bail!("after {PASSES} passes there is still something of Belay's: something goes on writing it; see the log")
+}
+
+/// How many of what were cleaned.
+#[derive(Default)]
+struct Counts {
+    pods: usize,
+    surges: usize,
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} pods cleaned, {} surges put back", self.pods, self.surges)
+    }
+}
+
+/// One look at everything.
+struct Passes {
+    surges: Pass,
+    pods: Pass,
+}
+
+impl Passes {
+    /// Surges first: what their pods carry says which of them go.
+    async fn run(client: &Client, rate: Option<&TokenBucket>, keep: Keep) -> anyhow::Result<Self> {
+        let surges = if keep.handovers {
+            Pass { is_whole: true, ..Pass::default() }
+        } else {
+            surges::pass(client, rate).await?
+        };
+        Ok(Self { surges, pods: pass(client, rate, keep).await? })
+    }
+
+    fn found(&self) -> usize {
+        self.surges.found + self.pods.found
+    }
 }
 
 /// New pods get no hints any more.
@@ -188,19 +251,29 @@ async fn eventually(what: &str, is_so: impl AsyncFn() -> anyhow::Result<()>) -> 
     }
 }
 
+#[derive(Default)]
 struct Pass {
     found: usize,
     cleaned: usize,
     refused: Vec<String>,
-    /// All pods were looked at.
+    /// All were looked at.
     is_whole: bool,
 }
 
+impl Pass {
+    fn add(&mut self, other: Self) {
+        self.found += other.found;
+        self.cleaned += other.cleaned;
+        self.refused.extend(other.refused);
+        self.is_whole &= other.is_whole;
+    }
+}
+
 /// Looks at every pod once; without a rate it only says what it finds.
-async fn pass(client: &Client, rate: Option<&TokenBucket>, keep_costs: bool) -> anyhow::Result<Pass> {
+async fn pass(client: &Client, rate: Option<&TokenBucket>, keep: Keep) -> anyhow::Result<Pass> {
     let all: Api<Pod> = Api::all(client.clone());
     let mut page = ListParams::default().limit(PAGE);
-    let mut pass = Pass { found: 0, cleaned: 0, refused: Vec::new(), is_whole: false };
+    let mut pass = Pass::default();
     loop {
         let pods = match bounded("the list of pods".to_owned(), all.list_metadata(&page)).await {
             Ok(pods) => pods,
@@ -209,7 +282,7 @@ async fn pass(client: &Client, rate: Option<&TokenBucket>, keep_costs: bool) -> 
             Err(error) => return Err(error.into()),
         };
         for pod in &pods.items {
-            let Some(changes) = undo(&pod.metadata, keep_costs) else { continue };
+            let Some(changes) = undo(&pod.metadata, keep) else { continue };
             pass.found += 1;
             let object = object_ref(&pod.metadata);
             let name = format!("Pod {}/{}", object.namespace, object.name);
@@ -239,12 +312,11 @@ async fn pass(client: &Client, rate: Option<&TokenBucket>, keep_costs: bool) -> 
 ///
 /// Only keys that Belay ever writes: the record stands on the pod, where somebody may have written into it, and who runs
 /// this may remove more than they.
-fn undo(meta: &ObjectMeta, keep_costs: bool) -> Option<BTreeMap<Key, Option<String>>> {
+fn undo(meta: &ObjectMeta, keep: Keep) -> Option<BTreeMap<Key, Option<String>>> {
     let annotations = meta.annotations.as_ref()?;
     let text = annotations.get(MANAGED_ANNOTATION)?;
     let mut record = Record::parse(Some(text));
-    let kept = if keep_costs { record.split_off(&Key::annotation(COST_ANNOTATION)) } else { Record::default() };
-    let rest = kept.render();
+    let rest = record.split_off(|key, value| keep.keeps(key, value)).render();
     // There is nothing but what is kept.
     if rest.as_ref() == Some(text) {
         return None;

@@ -325,27 +325,12 @@ impl Applier {
         record: Option<&surge::SurgeRecord>,
     ) -> Result<Option<Superseded>, ApplyError> {
         let what = format!("{} {}/{}", governor.kind(), object.namespace, object.name);
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        let patch = Patch::Merge(surge_patch(governor, object, number, record));
-        let (client, namespace) = (self.client.clone(), object.namespace.as_str());
-        let written = match governor {
-            Governor::Deployment => {
-                let api: Api<Deployment> = Api::namespaced(client, namespace);
-                self.write(governor.kind(), what, api.patch_metadata(&object.name, &params, &patch)).await?.metadata
-            }
-            Governor::HorizontalPodAutoscaler => {
-                let api: Api<HorizontalPodAutoscaler> = Api::namespaced(client, namespace);
-                self.write(governor.kind(), what, api.patch_metadata(&object.name, &params, &patch)).await?.metadata
-            }
-            Governor::ScaledObject => {
-                let Some(resource) = self.resources.of(&scaled_object()).filter(Served::is_namespaced) else {
-                    let message = "the API server does not serve ScaledObjects any more".to_owned();
-                    return Err(ApplyError::Refused { object: what, message });
-                };
-                let api: Api<DynamicObject> = resource.api(&client, namespace);
-                self.write(governor.kind(), what, api.patch_metadata(&object.name, &params, &patch)).await?.metadata
-            }
+        let Some(kind) = governor_kind(governor, &self.resources).filter(Served::is_namespaced) else {
+            let message = "the API server does not serve this kind any more".to_owned();
+            return Err(ApplyError::Refused { object: what, message });
         };
+        let api = kind.api(&self.client, &object.namespace);
+        let written = self.write(governor.kind(), what, write_surge(&api, governor, object, number, record)).await?;
         Ok(Superseded::by(object, &written))
     }
 
@@ -450,6 +435,38 @@ pub fn scaled_object() -> GroupKind {
     GroupKind::new("keda.sh", "ScaledObject")
 }
 
+/// The kind of what governs replicas, where it is served.
+pub fn governor_kind(governor: Governor, resources: &Resources) -> Option<Served> {
+    match governor {
+        Governor::Deployment => Some(Served::built_in::<Deployment>()),
+        Governor::HorizontalPodAutoscaler => Some(Served::built_in::<HorizontalPodAutoscaler>()),
+        Governor::ScaledObject => resources.of(&scaled_object()),
+    }
+}
+
+/// The field of `spec` that says how many replicas there are to be, at least.
+pub fn number_field(governor: Governor) -> &'static str {
+    match governor {
+        Governor::Deployment => "replicas",
+        Governor::HorizontalPodAutoscaler => "minReplicas",
+        Governor::ScaledObject => "minReplicaCount",
+    }
+}
+
+/// Writes the number that replicas follow and the record of the surge, as far as the object is as it was; its metadata
+/// from then on.
+pub async fn write_surge(
+    api: &Api<DynamicObject>,
+    governor: Governor,
+    object: &ObjectRef,
+    number: Option<i32>,
+    record: Option<&surge::SurgeRecord>,
+) -> kube::Result<ObjectMeta> {
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    let patch = Patch::Merge(surge_patch(governor, object, number, record));
+    Ok(api.patch_metadata(&object.name, &params, &patch).await?.metadata)
+}
+
 /// One merge patch: the number that replicas follow and the record of the surge, with both preconditions.
 fn surge_patch(
     governor: Governor,
@@ -457,18 +474,13 @@ fn surge_patch(
     number: Option<i32>,
     record: Option<&surge::SurgeRecord>,
 ) -> serde_json::Value {
-    let field = match governor {
-        Governor::Deployment => "replicas",
-        Governor::HorizontalPodAutoscaler => "minReplicas",
-        Governor::ScaledObject => "minReplicaCount",
-    };
     json!({
         "metadata": {
             "uid": object.uid,
             "resourceVersion": object.resource_version,
             "annotations": { surge::SURGE_ANNOTATION: record.map(surge::render) },
         },
-        "spec": { field: number },
+        "spec": { number_field(governor): number },
     })
 }
 

@@ -12,10 +12,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use belay_decide::busy::GroupKind;
+use k8s_openapi::NamespaceResourceScope;
 use kube::api::DynamicObject;
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::watcher;
-use kube::{Api, Client};
+use kube::{Api, Client, Resource};
 use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 
@@ -38,6 +39,19 @@ pub struct Served {
 }
 
 impl Served {
+    /// A kind of Kubernetes' own, whose objects live in namespaces.
+    pub fn built_in<K>() -> Self
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        Self { resource: ApiResource::erase::<K>(&()), namespaced: true }
+    }
+
+    /// All objects of the cluster.
+    pub fn all(&self, client: &Client) -> Api<DynamicObject> {
+        Api::all_with(client.clone(), &self.resource)
+    }
+
     /// Its objects live in namespaces.
     pub fn is_namespaced(&self) -> bool {
         self.namespaced

@@ -149,7 +149,7 @@ impl Loop {
                 }
                 Action::Surge { governor, object, number, record: Some(record) } => {
                     let (kind, surge) = (governor.kind(), record.surge);
-                    tracing::info!(workload = %key, kind, object = %object.name, number, surge, "replicas raised");
+                    tracing::info!(workload = %key, kind, object = %object.name, number, surge, "replicas set for a handover");
                 }
                 Action::Surge { governor, object, number, record: None } => {
                     let kind = governor.kind();

@@ -42,6 +42,25 @@ pub(crate) enum Reply {
     Silence,
 }
 
+/// A kind that is served.
+pub(crate) struct Kind {
+    /// Group, version, kind, plural.
+    names: [&'static str; 4],
+    namespaced: bool,
+}
+
+impl Kind {
+    /// One whose objects are the cluster's: group, version, kind, plural.
+    pub(crate) const fn of_cluster(names: [&'static str; 4]) -> Self {
+        Self { names, namespaced: false }
+    }
+
+    /// One whose objects live in namespaces.
+    pub(crate) const fn in_namespaces(names: [&'static str; 4]) -> Self {
+        Self { names, namespaced: true }
+    }
+}
+
 /// The server, until it is dropped.
 pub(crate) struct ApiServer {
     /// A client of it.
@@ -63,9 +82,9 @@ impl ApiServer {
         Self::serving(&[], answer).await
     }
 
-    /// The same, that also serves these kinds of the cluster: group, version, kind, plural.
+    /// The same, that also serves these kinds.
     pub(crate) async fn serving(
-        more: &'static [[&'static str; 4]],
+        more: &'static [Kind],
         answer: impl Fn(&Asked) -> Reply + Send + Sync + 'static,
     ) -> Self {
         let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
@@ -156,7 +175,7 @@ fn reason(code: u16) -> &'static str {
 }
 
 /// What an API server tells of the kinds that it serves.
-fn discovery(what: &str, more: &[[&str; 4]]) -> Option<Value> {
+fn discovery(what: &str, more: &[Kind]) -> Option<Value> {
     let version =
         |group: &str, version: &str| json!({"groupVersion": format!("{group}/{version}"), "version": version});
     let resource = |kind: &str, plural: &str, namespaced: bool| {
@@ -165,9 +184,11 @@ fn discovery(what: &str, more: &[[&str; 4]]) -> Option<Value> {
     };
     let list = |group_version: &str, resources: Vec<Value>| json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources});
     let of_one = |[group, v, ..]: &[&str; 4]| json!({"name": group, "versions": [version(group, v)], "preferredVersion": version(group, v)});
-    let of_group = |[group, v, ..]: &&[&str; 4]| what.strip_prefix("GET /apis/") == Some(&format!("{group}/{v}"));
-    if let Some([group, v, ..]) = more.iter().find(of_group) {
-        let kinds = more.iter().filter(of_group).map(|[_, _, kind, plural]| resource(kind, plural, false));
+    let of_group =
+        |kind: &&Kind| what.strip_prefix("GET /apis/") == Some(&format!("{}/{}", kind.names[0], kind.names[1]));
+    if let Some(Kind { names: [group, v, ..], .. }) = more.iter().find(of_group) {
+        let kinds = more.iter().filter(of_group);
+        let kinds = kinds.map(|Kind { names: [_, _, kind, plural], namespaced }| resource(kind, plural, *namespaced));
         return Some(list(&format!("{group}/{v}"), kinds.collect()));
     }
     Some(match what {
@@ -177,7 +198,7 @@ fn discovery(what: &str, more: &[[&str; 4]]) -> Option<Value> {
                     "preferredVersion": version("ci.example", "v2")}),
                 of_one(&["apps", "v1", "", ""]),
             ];
-            let groups: Vec<_> = known.into_iter().chain(more.iter().map(of_one)).collect();
+            let groups: Vec<_> = known.into_iter().chain(more.iter().map(|kind| of_one(&kind.names))).collect();
             json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
         }
         "GET /apis/ci.example/v2" => {

@@ -12,17 +12,24 @@ const KINDS: [&str; 6] = ["ClusterRole", "ClusterRoleBinding", "Job", "Role", "R
 type Job = (&'static str, &'static str, &'static [&'static str]);
 
 const UNINSTALL: Job = ("pre-delete", "cleanup", &["cleanup", "--stop-controller"]);
-const ALL_OFF: Job = ("post-upgrade,post-rollback", "cleanup", &["cleanup"]);
-const HINTS_OFF: Job = ("post-upgrade,post-rollback", "leftovers", &["cleanup", "--keep-deletion-costs"]);
+const UPGRADE: &str = "post-upgrade,post-rollback";
 
 /// The Jobs of a combination of capabilities.
 fn jobs(values: &Value) -> Vec<Job> {
-    let on = |capability: &str| values[capability]["enabled"] == true;
-    match (on("busyHints"), on("deletionCost")) {
-        // The controller itself takes off what no rule governs any more.
-        (true, _) => vec![UNINSTALL],
-        (false, true) => vec![HINTS_OFF, UNINSTALL],
-        (false, false) => vec![ALL_OFF],
+    let on = |capability: &str| values[capability]["enabled"] != false;
+    match (on("evictionHold"), on("busyHints"), on("deletionCost")) {
+        // The controller itself takes off what nothing governs any more.
+        (true, true, _) => vec![UNINSTALL],
+        (true, false, true) => {
+            vec![(UPGRADE, "leftovers", &["cleanup", "--keep-deletion-costs", "--keep-handovers"]), UNINSTALL]
+        }
+        (true, false, false) => vec![(UPGRADE, "leftovers", &["cleanup", "--keep-handovers"]), UNINSTALL],
+        (false, true, true) => {
+            vec![(UPGRADE, "leftovers", &["cleanup", "--keep-busy-hints", "--keep-deletion-costs"]), UNINSTALL]
+        }
+        (false, true, false) => vec![(UPGRADE, "leftovers", &["cleanup", "--keep-busy-hints"]), UNINSTALL],
+        (false, false, true) => vec![(UPGRADE, "leftovers", &["cleanup", "--keep-deletion-costs"]), UNINSTALL],
+        (false, false, false) => vec![(UPGRADE, "cleanup", &["cleanup"])],
     }
 }
 
@@ -51,7 +58,7 @@ fn what_was_written_is_taken_off_before_an_uninstallation_and_what_was_switched_
         assert_jobs(&with_cleanup(values.clone(), json!({ "onUpgrade": false })), &at_uninstallation);
         assert_jobs(&with_cleanup(values, json!({ "enabled": false })), &[]);
     }
-    assert_jobs(&json!({}), &[ALL_OFF]);
+    assert_jobs(&json!({}), &[(UPGRADE, "leftovers", &["cleanup", "--keep-handovers"]), UNINSTALL]);
 }
 
 #[test]
@@ -150,9 +157,9 @@ fn its_pod_is_made_and_placed_like_the_controllers() {
 fn no_other_component_takes_its_pod_for_one_of_its_own() {
     let mut two_jobs = matrix::cost_alone();
     two_jobs["networkPolicy"] = json!({ "enabled": true });
-    for (values, jobs) in [(matrix::everything(), &[UNINSTALL][..]), (two_jobs, &[UNINSTALL, HINTS_OFF])] {
+    for (values, jobs) in [(matrix::everything(), &["cleanup"][..]), (two_jobs, &["cleanup", "leftovers"])] {
         let objects = Objects::render(&values);
-        for (_, job, _) in jobs {
+        for job in jobs {
             assert_stands_alone(&objects, &format!("belay-{job}"));
         }
     }

@@ -258,20 +258,30 @@ fn rights_to_owners_follow_the_rules() {
 
 #[test]
 fn the_cleanup_may_do_no_more_than_its_task_at_that_time() {
-    let after_upgrade = {
+    let after_upgrade = || {
         let mut rights = grant("cluster", &["pods: list patch"]);
         rights.extend(grant(NAMESPACE, &["apps/deployments[belay-controller]: get"]));
         rights
     };
-    let mut before_uninstallation = after_upgrade.clone();
+    let with_surges = || {
+        let numbers = "apps/deployments, autoscaling/horizontalpodautoscalers, keda.sh/scaledobjects: get list patch";
+        after_upgrade().into_iter().chain(grant("cluster", &[numbers])).collect::<Rights>()
+    };
+    let mut before_uninstallation = with_surges();
     let configuration = "admissionregistration.k8s.io/mutatingwebhookconfigurations[belay]: get delete";
     before_uninstallation.extend(grant("cluster", &[configuration]));
     before_uninstallation.extend(grant(NAMESPACE, &["apps/deployments/scale[belay-controller]: patch"]));
-    assert_eq!(granted(&Objects::render(&json!({})), "belay-cleanup"), after_upgrade);
-    assert_eq!(granted(&Objects::render(&matrix::busy_alone()), "belay-cleanup"), before_uninstallation);
-    let cost = Objects::render(&matrix::cost_alone());
-    assert_eq!(granted(&cost, "belay-cleanup"), before_uninstallation);
-    assert_eq!(granted(&cost, "belay-leftovers"), after_upgrade);
+    // What is on, the controller looks after: no right to it.
+    let default = Objects::render(&json!({}));
+    assert_eq!(granted(&default, "belay-leftovers"), after_upgrade());
+    assert_eq!(granted(&default, "belay-cleanup"), before_uninstallation);
+    for values in [matrix::busy_alone(), matrix::cost_alone()] {
+        let objects = Objects::render(&values);
+        assert_eq!(granted(&objects, "belay-leftovers"), with_surges());
+        assert_eq!(granted(&objects, "belay-cleanup"), before_uninstallation);
+    }
+    let off = Objects::render(&json!({ "evictionHold": { "enabled": false } }));
+    assert_eq!(granted(&off, "belay-cleanup"), with_surges());
 }
 
 #[test]

@@ -415,7 +415,7 @@ fn the_notes_say_how_to_opt_in_where_to_look_and_what_failure_means() {
     for part in ["kind: HandoverPolicy", "get evictionholds", "failurePolicy"] {
         assert!(!cost.contains(part), "{part}: {cost}");
     }
-    assert!(!default.contains("explain node") && !default.contains("belay-cleanup"), "{default}");
+    assert!(!default.contains("explain node") && default.contains("by the Job belay-cleanup"), "{default}");
     let mut strict = matrix::cost_alone();
     strict["admission"] = json!({ "binding": { "failurePolicy": "Fail" } });
     let strict = notes(&strict);

@@ -189,15 +189,36 @@ is granted by that name; `create` cannot be (RBAC knows no name then).
 The cleanup Jobs. After an upgrade one only waits for the controller's rollout; before an uninstallation it also takes
 away what would write again.
 */}}
-{{- define "belay.rules.cluster.post-upgrade,post-rollback" -}}
+{{- define "belay.rules.cleanup.pods" -}}
 # Takes off what belay.dev/managed records; pods of the release namespace tell when the last writer is gone.
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, patch]
 {{- end -}}
 
+{{- define "belay.rules.cleanup.surges" -}}
+# Puts replicas back that a handover added.
+- apiGroups: [apps]
+  resources: [deployments]
+  verbs: [get, list, patch]
+- apiGroups: [autoscaling]
+  resources: [horizontalpodautoscalers]
+  verbs: [get, list, patch]
+- apiGroups: [keda.sh]
+  resources: [scaledobjects]
+  verbs: [get, list, patch]
+{{- end -}}
+
+{{- define "belay.rules.cluster.post-upgrade,post-rollback" -}}
+{{ include "belay.rules.cleanup.pods" . }}
+{{- if not .Values.evictionHold.enabled }}
+{{ include "belay.rules.cleanup.surges" . }}
+{{- end }}
+{{- end -}}
+
 {{- define "belay.rules.cluster.pre-delete" -}}
-{{ include "belay.rules.cluster.post-upgrade,post-rollback" . }}
+{{ include "belay.rules.cleanup.pods" . }}
+{{ include "belay.rules.cleanup.surges" . }}
 - apiGroups: [admissionregistration.k8s.io]
   resources: [mutatingwebhookconfigurations]
   resourceNames: [{{ include "belay.fullname" . | quote }}]

@@ -55,7 +55,7 @@ fn rate() -> TokenBucket {
 #[tokio::test]
 async fn a_pass_takes_ours_off_each_pod_of_every_page_and_nothing_else() {
     let api = cluster(|_| None).await;
-    let done = pass(&api.client, Some(&rate()), false).await.unwrap();
+    let done = pass(&api.client, Some(&rate()), Keep::default()).await.unwrap();
     assert_eq!((done.found, done.cleaned, done.refused.len(), done.is_whole), (2, 2, 0, true));
     let patches = patches(&api);
     let names: Vec<_> = patches.iter().map(|asked| asked.what.rsplit('/').next().unwrap()).collect();
@@ -69,7 +69,7 @@ async fn a_pass_takes_ours_off_each_pod_of_every_page_and_nothing_else() {
 #[tokio::test]
 async fn without_a_rate_a_pass_only_counts() {
     let api = cluster(|_| None).await;
-    let done = pass(&api.client, None, false).await.unwrap();
+    let done = pass(&api.client, None, Keep::default()).await.unwrap();
     assert_eq!((done.found, done.cleaned), (2, 0));
     assert_eq!(patches(&api), []);
 }
@@ -85,7 +85,7 @@ async fn one_pod_that_cannot_be_written_keeps_no_other_from_being_cleaned() {
     ];
     for (name, code, refused) in table {
         let api = cluster(move |asked| asked.what.ends_with("/pods/a").then_some(Reply::Status(code, "words"))).await;
-        let done = pass(&api.client, Some(&rate()), false).await.unwrap();
+        let done = pass(&api.client, Some(&rate()), Keep::default()).await.unwrap();
         assert_eq!((done.found, done.cleaned, done.refused.len()), (2, 1, refused), "{name}");
         assert!(done.refused.iter().all(|refusal| refusal.contains("Pod ci/a") && refusal.contains("words")), "{name}");
     }
@@ -99,12 +99,12 @@ async fn a_list_that_grew_too_old_ends_a_pass_and_not_the_whole() {
         is_second(asked).then_some(Reply::Status(410, "The provided continue parameter is too old"))
     })
     .await;
-    let done = pass(&api.client, Some(&rate()), false).await.unwrap();
+    let done = pass(&api.client, Some(&rate()), Keep::default()).await.unwrap();
     assert_eq!((done.found, done.cleaned, done.is_whole), (1, 1, false));
 
     let api =
         cluster(|asked| (asked.what == "GET /api/v1/pods").then_some(Reply::Status(403, "pods is forbidden"))).await;
-    let error = pass(&api.client, Some(&rate()), false).await.map(|pass| pass.found).unwrap_err();
+    let error = pass(&api.client, Some(&rate()), Keep::default()).await.map(|pass| pass.found).unwrap_err();
     assert!(error.to_string().contains("pods is forbidden"), "{error}");
 }
 
@@ -192,7 +192,7 @@ fn exactly_what_belay_wrote_is_taken_away() {
                 "theirs":"1","given-up":null,"gone":"1"}"#,
         },
     }));
-    let changes = undo(&pod, false).expect("there is something of ours");
+    let changes = undo(&pod, Keep::default()).expect("there is something of ours");
     let names: Vec<_> = changes.keys().map(ToString::to_string).collect();
     let expected = ["belay.dev/managed", "cluster-autoscaler.kubernetes.io/safe-to-evict", "label:belay.dev/busy"];
     assert_eq!(names, expected);
@@ -201,26 +201,53 @@ fn exactly_what_belay_wrote_is_taken_away() {
 
 #[test]
 fn a_pod_without_a_record_is_left_alone() {
-    assert_eq!(undo(&meta(json!({})), false), None);
+    assert_eq!(undo(&meta(json!({})), Keep::default()), None);
     let theirs = json!({"annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}});
-    assert_eq!(undo(&meta(theirs), false), None);
+    assert_eq!(undo(&meta(theirs), Keep::default()), None);
 }
 
 #[test]
-fn deletion_costs_may_be_left_where_they_are() {
-    let pod = |record: &str| {
+fn what_a_capability_that_is_on_looks_after_is_left_where_it_is() {
+    const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+    const HINT: &str = "karpenter.sh/do-not-disrupt";
+    let pod = |cost: &str| {
         meta(json!({"annotations": {
-            MANAGED_ANNOTATION: record,
+            MANAGED_ANNOTATION: json!({COST: cost, "karpenter.sh/do-not-disrupt": "true"}).to_string(),
             "karpenter.sh/do-not-disrupt": "true",
-            "controller.kubernetes.io/pod-deletion-cost": "-7",
+            COST: cost,
         }}))
     };
-    let both = r#"{"controller.kubernetes.io/pod-deletion-cost":"-7","karpenter.sh/do-not-disrupt":"true"}"#;
-    let cost = r#"{"controller.kubernetes.io/pod-deletion-cost":"-7"}"#;
-    let hint = Key::annotation("karpenter.sh/do-not-disrupt");
-    let managed = Key::annotation(MANAGED_ANNOTATION);
-    let expected = BTreeMap::from([(managed, Some(cost.to_owned())), (hint, None)]);
-    assert_eq!(undo(&pod(both), true), Some(expected));
-    assert_eq!(undo(&pod(cost), true), None);
-    assert_eq!(undo(&pod(cost), false).map(|changes| changes.len()), Some(2));
+    let (hints, costs, handovers) = (
+        Keep { busy_hints: true, ..Keep::default() },
+        Keep { deletion_costs: true, ..Keep::default() },
+        Keep { handovers: true, ..Keep::default() },
+    );
+    let all = Keep { busy_hints: true, deletion_costs: true, handovers: true };
+    // Of a pod with a rank, and of a victim of a handover: what is taken off.
+    let table: [(Keep, &[&str], &[&str]); 5] = [
+        (Keep::default(), &[COST, HINT], &[COST, HINT]),
+        // Busy rules may have written the cost, and look after it.
+        (hints, &[], &[COST]),
+        (costs, &[HINT], &[COST, HINT]),
+        (handovers, &[COST, HINT], &[HINT]),
+        (all, &[], &[]),
+    ];
+    for (keep, of_ranked, of_victim) in table {
+        for (cost, expected) in [("-7", of_ranked), ("-1048576", of_victim)] {
+            let changes = undo(&pod(cost), keep).unwrap_or_default();
+            let (record, taken): (Vec<_>, Vec<_>) =
+                changes.iter().partition(|(key, _)| key.name() == MANAGED_ANNOTATION);
+            let names: Vec<_> = taken.iter().map(|(key, _)| key.name()).collect();
+            assert_eq!(names, expected, "{keep:?} {cost}");
+            assert!(taken.iter().all(|(_, value)| value.is_none()), "{keep:?} {cost}");
+            let left = record.first().and_then(|(_, left)| left.as_deref()).map(|left| Record::parse(Some(left)));
+            let left: Vec<_> = left.iter().flat_map(Record::keys).map(Key::name).collect();
+            let kept = if expected.is_empty() {
+                vec![]
+            } else {
+                [COST, HINT].into_iter().filter(|key| !expected.contains(key)).collect()
+            };
+            assert_eq!(left, kept, "{keep:?} {cost}: the record tells of what stays");
+        }
+    }
 }

@@ -13,7 +13,7 @@ use super::*;
 use crate::cluster::index::{BusyFacts, PodKey, WorkloadKey};
 use crate::metrics::Metrics;
 use crate::tasks::Tasks;
-use crate::testing::{self, ApiServer, Asked, Reply};
+use crate::testing::{self, ApiServer, Asked, Kind, Reply};
 
 const RULES: &str = "
 - name: runner
@@ -151,10 +151,10 @@ fn a_policy_or_hold_of_a_newer_version_is_passed_over_and_said() {
 }
 
 /// What Karpenter and KEDA add to a cluster.
-const OTHERS: &[[&str; 4]] = &[
-    ["karpenter.sh", "v1", "NodeClaim", "nodeclaims"],
-    ["karpenter.sh", "v1", "NodePool", "nodepools"],
-    ["keda.sh", "v1alpha1", "ScaledObject", "scaledobjects"],
+const OTHERS: &[Kind] = &[
+    Kind::of_cluster(["karpenter.sh", "v1", "NodeClaim", "nodeclaims"]),
+    Kind::of_cluster(["karpenter.sh", "v1", "NodePool", "nodepools"]),
+    Kind::in_namespaces(["keda.sh", "v1alpha1", "ScaledObject", "scaledobjects"]),
 ];
 
 /// A surge, by which a workload is being handed over.

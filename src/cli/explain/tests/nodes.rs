@@ -7,7 +7,7 @@ use belay_decide::ownership::MANAGED_ANNOTATION as MANAGED;
 
 use super::*;
 use crate::cluster::project_cost::{self, LeftOut};
-use crate::testing::Asked;
+use crate::testing::{Asked, Kind};
 
 const ALL_PODS: &str = "GET /api/v1/pods";
 const ALL_SETS: &str = "GET /apis/apps/v1/replicasets";
@@ -16,8 +16,10 @@ const CLAIMS: &str = "GET /apis/karpenter.sh/v1/nodeclaims";
 const POOLS: &str = "GET /apis/karpenter.sh/v1/nodepools";
 
 /// What Karpenter adds to a cluster.
-const KARPENTER: &[[&str; 4]] =
-    &[["karpenter.sh", "v1", "NodeClaim", "nodeclaims"], ["karpenter.sh", "v1", "NodePool", "nodepools"]];
+const KARPENTER: &[Kind] = &[
+    Kind::of_cluster(["karpenter.sh", "v1", "NodeClaim", "nodeclaims"]),
+    Kind::of_cluster(["karpenter.sh", "v1", "NodePool", "nodepools"]),
+];
 
 /// A cluster as its API server has it.
 #[derive(Clone, Default)]
