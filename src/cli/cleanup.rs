@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use belay_decide::busy::hints;
 use belay_decide::cost::view::parse_cost;
-use belay_decide::cost::{BOUND, COST_ANNOTATION};
+use belay_decide::cost::{COST_ANNOTATION, VICTIM};
 use belay_decide::ownership::{Key, MANAGED_ANNOTATION, Record, release};
 use clap::Args;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
@@ -97,7 +97,7 @@ impl Keep {
         if key.name() != COST_ANNOTATION {
             return self.busy_hints;
         }
-        if value.and_then(parse_cost) == Some(-BOUND) {
+        if value.and_then(parse_cost) == Some(VICTIM) {
             return self.handovers;
         }
         self.deletion_costs || self.busy_hints

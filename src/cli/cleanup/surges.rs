@@ -87,7 +87,7 @@ async fn put_back(api: &Api<DynamicObject>, governor: Governor, name: &str, what
 /// since; else what somebody made of it is theirs.
 fn put_back_to(number: Option<i32>, record: Option<&SurgeRecord>) -> Option<i32> {
     match record {
-        Some(record) if number == Some(record.raised()) => record.original,
+        Some(record) if number == record.number() => record.original,
         _ => number,
     }
 }
@@ -204,6 +204,10 @@ mod tests {
             (Some(4), Some(&none), None),
             (Some(5), Some(&to), Some(5)),
             (None, Some(&to), None),
+            // All stand-ins are taken back already.
+            (Some(2), Some(&SurgeRecord { surge: 0, ..to.clone() }), Some(2)),
+            (None, Some(&SurgeRecord { surge: 0, ..none.clone() }), None),
+            (Some(3), Some(&SurgeRecord { surge: 0, ..to.clone() }), Some(3)),
             (Some(4), None, Some(4)),
         ];
         for (number, record, expected) in table {
