@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use belay_decide::policy_status::{self, Condition, Target};
+use belay_decide::policy_status::{self, Condition};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition as ApiCondition, Time};
 use kube::Api;
@@ -17,7 +17,7 @@ use super::Shared;
 use crate::api;
 use crate::cluster::apply::{ApplyError, FIELD_MANAGER};
 use crate::cluster::clock::Clock;
-use crate::cluster::index::{self, PolicyState};
+use crate::cluster::index::{PolicyState, Selected, Target};
 use crate::cluster::watch::synced;
 
 /// Deployments change many times during one rollout; their policies are looked at once it is quiet for this long.
@@ -126,18 +126,10 @@ impl Loop {
 fn desired(state: &PolicyState<'_>, excluded: bool, now: Timestamp) -> Option<Update> {
     let policy = state.policy;
     let invalid = match &policy.target {
-        index::Target::Invalid(problem) => Some(problem.as_str()),
-        index::Target::Name(_) | index::Target::Labels(_) => None,
+        Target::Invalid(problem) => Some(problem.as_str()),
+        Target::Name(_) | Target::Labels(_) => None,
     };
-    let targets: Vec<_> = state
-        .deployments
-        .iter()
-        .map(|selected| Target {
-            deployment: selected.deployment,
-            protection: selected.protection.as_ref(),
-            autoscaler: selected.autoscaler,
-        })
-        .collect();
+    let targets: Vec<_> = state.deployments.iter().map(Selected::target).collect();
     let before = policy.status.clone().unwrap_or_default();
     let conditions = policy_status::conditions(&policy.view, invalid, excluded, &targets)
         .into_iter()

@@ -90,6 +90,29 @@ impl SeenPod {
     }
 }
 
+/// A namespace's workloads and everything around them.
+pub(super) struct SeenWorkloads {
+    /// The configuration's settings.
+    pub(super) settings: Settings,
+    /// The handover's side of the cluster.
+    pub(super) index: Index,
+    /// What could not be read, and why.
+    pub(super) unread: Vec<String>,
+}
+
+/// Reads the workloads of a namespace.
+pub(super) async fn workload(
+    client: &Client,
+    config: &Config,
+    belay_namespace: &str,
+    namespace: &str,
+) -> SeenWorkloads {
+    let index = Index::new(Vec::new());
+    let mut reading = Reading { client, namespace, unread: Vec::new() };
+    reading.fill(&index, true).await;
+    SeenWorkloads { settings: Settings::of(config, belay_namespace), index, unread: reading.unread }
+}
+
 /// Reads a pod and everything around it.
 pub(super) async fn pod(
     client: &Client,

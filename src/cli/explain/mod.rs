@@ -8,6 +8,7 @@ mod node;
 mod pod;
 #[cfg(test)]
 mod tests;
+mod workload;
 
 use std::fmt;
 use std::io::{ErrorKind, Write as _};
@@ -41,6 +42,23 @@ enum What {
     #[command(after_help = "Examples:\n  belay explain node worker-3\n  belay explain node worker-3 -o json\n\n\
                             Exit codes: 0 explained, 1 not found or not readable.")]
     Node(NodeArgs),
+    /// A Deployment: what protects it, what the next eviction of each of its pods would bring about, and what goes on.
+    #[command(
+        after_help = "Examples:\n  belay explain workload shop/web\n  belay explain workload web -n shop -o json\n\n\
+                            Exit codes: 0 explained, 1 not found or not readable."
+    )]
+    Workload(WorkloadArgs),
+}
+
+#[derive(Debug, Args)]
+struct WorkloadArgs {
+    /// NAMESPACE/NAME of the Deployment, or NAME with --namespace.
+    workload: String,
+    /// The Deployment's namespace.
+    #[arg(short, long, default_value = "default")]
+    namespace: String,
+    #[command(flatten)]
+    common: CommonArgs,
 }
 
 #[derive(Debug, Args)]
@@ -96,6 +114,7 @@ impl What {
         match self {
             Self::Pod(args) => &args.common,
             Self::Node(args) => &args.common,
+            Self::Workload(args) => &args.common,
         }
     }
 }
@@ -106,7 +125,7 @@ pub(super) async fn run(args: ExplainArgs) -> anyhow::Result<()> {
     let config = gather::config(&client, common.config.as_deref(), &common.belay_namespace).await?;
     match &args.what {
         What::Pod(args) => {
-            let (namespace, name) = name_of(args)?;
+            let (namespace, name) = name_of("pod", &args.pod, &args.namespace)?;
             let seen = gather::pod(&client, &config, &common.belay_namespace, namespace, name).await?;
             print(&pod::explain(&seen, Clock::wall()), common.output)
         }
@@ -116,17 +135,24 @@ pub(super) async fn run(args: ExplainArgs) -> anyhow::Result<()> {
             let report = node::explain(&seen, &args.node, now);
             print(&report.with_context(|| format!("there is no node {}", args.node))?, common.output)
         }
+        What::Workload(args) => {
+            let (namespace, name) = name_of("Deployment", &args.workload, &args.namespace)?;
+            let seen = gather::workload(&client, &config, &common.belay_namespace, namespace).await;
+            let report = workload::explain(&seen, namespace, name, Clock::wall());
+            let report = report.with_context(|| match seen.unread.first() {
+                Some(problem) => format!("cannot read the Deployment {namespace}/{name}: {problem}"),
+                None => format!("there is no Deployment {namespace}/{name}"),
+            })?;
+            print(&report, common.output)
+        }
     }
 }
 
-/// Namespace and name of the pod that is meant.
-fn name_of(args: &PodArgs) -> anyhow::Result<(&str, &str)> {
-    let (namespace, name) = match args.pod.split_once('/') {
-        Some((namespace, name)) => (namespace, name),
-        None => (args.namespace.as_str(), args.pod.as_str()),
-    };
+/// Namespace and name of the object that is meant.
+fn name_of<'a>(kind: &str, object: &'a str, namespace: &'a str) -> anyhow::Result<(&'a str, &'a str)> {
+    let (namespace, name) = object.split_once('/').unwrap_or((namespace, object));
     if namespace.is_empty() || name.is_empty() || name.contains('/') {
-        bail!("{:?} names no pod: write NAMESPACE/NAME, or NAME with --namespace", args.pod);
+        bail!("{object:?} names no {kind}: write NAMESPACE/NAME, or NAME with --namespace");
     }
     Ok((namespace, name))
 }

@@ -6,7 +6,7 @@ use std::fmt;
 use belay_decide::action::Action;
 use belay_decide::busy::reconcile::{Input, reconcile};
 use belay_decide::busy::{Because, Found, eviction as busy_eviction, hints, judge};
-use belay_decide::hold::{self, Allowed, Answer, Moment};
+use belay_decide::hold::{self, Allowed, Answer, HoldView, Moment};
 use belay_decide::ownership::{Holder, Key, Record, holder};
 use belay_decide::removers::{LocalVolume, LocalVolumeKind, Outlook, PodFacts, Stage, outlooks};
 use jiff::{SignedDuration, Timestamp};
@@ -66,18 +66,20 @@ struct Hint {
     about_to_be: Option<String>,
 }
 
+/// How an eviction would be answered.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct EvictionReport {
-    held: bool,
-    reason: &'static str,
+pub(super) struct EvictionReport {
+    pub(super) held: bool,
+    pub(super) reason: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    message: Option<String>,
+    pub(super) message: Option<String>,
 }
 
+/// A hold.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct HoldReport {
+pub(super) struct HoldReport {
     name: String,
     reason: &'static str,
     phase: &'static str,
@@ -100,7 +102,7 @@ pub(super) fn explain(pod: &SeenPod, now: Timestamp) -> Report {
         hints: hints_of(pod, now),
         removers: removers(pod, eviction.held, now),
         eviction,
-        holds: pod.holds.iter().map(hold_report).collect(),
+        holds: pod.holds.iter().map(HoldReport::of).collect(),
         unread: pod.unread.clone(),
     }
 }
@@ -208,9 +210,15 @@ fn eviction(pod: &SeenPod, now: Timestamp) -> EvictionReport {
             other => other,
         },
     };
-    match &answer {
-        Answer::Hold(held) => EvictionReport { held: true, reason: held.reason, message: Some(held.message.clone()) },
-        Answer::Allow(allowed) => EvictionReport { held: false, reason: allowed.reason(), message: allowed.warning() },
+    EvictionReport::of(&answer)
+}
+
+impl EvictionReport {
+    pub(super) fn of(answer: &Answer) -> Self {
+        match answer {
+            Answer::Hold(held) => Self { held: true, reason: held.reason, message: Some(held.message.clone()) },
+            Answer::Allow(allowed) => Self { held: false, reason: allowed.reason(), message: allowed.warning() },
+        }
     }
 }
 
@@ -254,15 +262,28 @@ fn local_volume(volume: &Value) -> Option<LocalVolume<'_>> {
     Some(LocalVolume { name: volume["name"].as_str().unwrap_or_default(), kind })
 }
 
-fn hold_report(hold: &belay_decide::hold::HoldView) -> HoldReport {
-    HoldReport {
-        name: hold.name.clone(),
-        reason: hold.spec.reason.as_str(),
-        phase: hold.status.phase.as_str(),
-        evictor: hold.spec.evictor.clone(),
-        requested_at: hold.spec.requested_at.to_string(),
-        deadline: hold.spec.deadline.to_string(),
-        message: hold.status.message.clone(),
+impl HoldReport {
+    pub(super) fn of(hold: &HoldView) -> Self {
+        Self {
+            name: hold.name.clone(),
+            reason: hold.spec.reason.as_str(),
+            phase: hold.status.phase.as_str(),
+            evictor: hold.spec.evictor.clone(),
+            requested_at: hold.spec.requested_at.to_string(),
+            deadline: hold.spec.deadline.to_string(),
+            message: hold.status.message.clone(),
+        }
+    }
+}
+
+impl fmt::Display for HoldReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let by = if self.evictor.is_empty() { "nobody yet" } else { &self.evictor };
+        write!(
+            f,
+            "EvictionHold {}: {} {}, asked for by {by}, until {}: {}",
+            self.name, self.reason, self.phase, self.deadline, self.message
+        )
     }
 }
 
@@ -295,11 +316,7 @@ impl fmt::Display for Report {
             writeln!(f, "  {message}")?;
         }
         for hold in &self.holds {
-            writeln!(
-                f,
-                "  EvictionHold {}: {} {}, asked for by {}, until {}: {}",
-                hold.name, hold.reason, hold.phase, hold.evictor, hold.deadline, hold.message
-            )?;
+            writeln!(f, "  {hold}")?;
         }
         writeln!(f, "\nHints:{}", if self.hints.is_empty() { " none" } else { "" })?;
         let rows = self.hints.iter().map(|hint| {

@@ -1,6 +1,7 @@
 //! Explanations of pods in a cluster that a server on the loopback plays.
 
 mod nodes;
+mod workloads;
 
 use std::collections::BTreeMap;
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use belay_decide::handover::Workload;
 use belay_decide::hold::{Facts, HoldReason, HoldView, Phase, hold_name};
+use belay_decide::policy_status;
 use belay_decide::view::{AutoscalerView, PodView, Strategy};
 use jiff::Timestamp;
 use kube::core::{Selector, SelectorExt};
@@ -50,15 +51,26 @@ impl Target {
     }
 }
 
-/// A Deployment that a policy selects.
+/// A Deployment with what decides how it is handed over.
 #[derive(Clone, Debug)]
 pub struct Selected<'a> {
     /// It.
     pub deployment: &'a DeploymentView,
-    /// What protects it, by whichever policy.
+    /// What protects it.
     pub protection: Option<Protection>,
-    /// What governs its replicas, where that is not the Deployment itself.
+    /// What governs its replicas, where that is not itself.
     pub autoscaler: Option<&'a AutoscalerView>,
+}
+
+impl Selected<'_> {
+    /// As a policy's status is made from it.
+    pub fn target(&self) -> policy_status::Target<'_> {
+        policy_status::Target {
+            deployment: self.deployment,
+            protection: self.protection.as_ref(),
+            autoscaler: self.autoscaler,
+        }
+    }
 }
 
 /// A policy with the Deployments that it selects, and the policy that governs each.
@@ -83,6 +95,15 @@ impl State {
             .map(|policy| &policy.view)
             .collect();
         protection(deployment, &policies, default)
+    }
+
+    fn selected<'a>(&'a self, deployment: &'a DeploymentView, default: &DefaultPolicy) -> Selected<'a> {
+        let key = WorkloadKey::new(&deployment.namespace, &deployment.name);
+        Selected {
+            deployment,
+            protection: self.protection(deployment, default),
+            autoscaler: self.autoscalers.governing(&key),
+        }
     }
 
     fn holds_of<'a>(&'a self, key: &WorkloadKey) -> impl Iterator<Item = &'a HoldView> + use<'a> {
@@ -180,6 +201,19 @@ impl Index {
         Some(ask(workload.as_ref(), protection.as_ref(), holds))
     }
 
+    /// Asks about a Deployment, whether anything is handed over or not; `None` where there is none.
+    pub fn deployment<R>(
+        &self,
+        key: &WorkloadKey,
+        default: &DefaultPolicy,
+        ask: impl FnOnce(&Selected<'_>, &Workload<'_>, Vec<&HoldView>) -> R,
+    ) -> Option<R> {
+        let state = self.state.read();
+        let deployment = get(&state.deployments, &key.namespace, &key.name)?;
+        let holds = state.holds_of(key).collect();
+        Some(ask(&state.selected(deployment, default), &state.workload(deployment), holds))
+    }
+
     /// Asks about the holds of the workload that a new pod belongs to, by the ReplicaSet's name: the ReplicaSet
     /// itself may be too new to be known here, but its name is the Deployment's and the template hash.
     pub fn new_pod<R>(
@@ -217,13 +251,9 @@ impl Index {
                 .into_iter()
                 .flat_map(|deployments| deployments.values())
                 .filter(|deployment| policy.target.selects(deployment))
-                .map(|deployment| Selected {
-                    deployment,
-                    protection: state.protection(deployment, default),
-                    autoscaler: state.autoscalers.governing(&WorkloadKey::new(namespace, &deployment.name)),
-                })
+                .map(|deployment| state.selected(deployment, default))
                 .collect();
-            deployments.sort_by(|a, b| a.deployment.name.cmp(&b.deployment.name));
+            deployments.sort_by(|one, other| one.deployment.name.cmp(&other.deployment.name));
             let last = deployments
                 .iter()
                 .flat_map(|selected| state.holds_of(&WorkloadKey::new(namespace, &selected.deployment.name)))
