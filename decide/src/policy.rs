@@ -256,10 +256,10 @@ fn supports_scale(deployment: &DeploymentView, autoscaler: Option<&AutoscalerVie
     if autoscaler.paused {
         return Err(Unsupported::AutoscalerPaused);
     }
-    // While one is raised, its own pods may be those that fill it.
-    let is_raised =
-        autoscaler.surge.as_ref().is_some_and(|record| record.workload == deployment.uid && record.surge > 0);
-    if !is_raised && deployment.replicas >= autoscaler.maximum {
+    // In a surge its own pods may be those that fill it, until the last victim has gone: the minimum comes down before the
+    // replicas do.
+    let is_surged = autoscaler.surge.as_ref().is_some_and(|record| record.workload == deployment.uid);
+    if !is_surged && deployment.replicas >= autoscaler.maximum {
         return Err(Unsupported::AutoscalerAtMaximum(autoscaler.maximum));
     }
     Ok(())
@@ -289,8 +289,10 @@ pub fn evictor_matches(patterns: &[String], user: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::deployment;
-    use crate::view::IntOrPercent;
+    use crate::action::ObjectRef;
+    use crate::handover::surge::{self, SurgeRecord};
+    use crate::testing::{START, deployment};
+    use crate::view::{Governor, IntOrPercent};
 
     type Case<'a> = (&'a str, Option<&'a str>, &'a [&'a PolicyView], &'a DefaultPolicy, Option<Source>);
 
@@ -351,6 +353,44 @@ mod tests {
         for (name, replicas, paused, strategy, expected) in table {
             let target = DeploymentView { replicas, paused, strategy, ..deployment("shop", "web") };
             assert_eq!(supported(&target, Mode::Restart, None), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_surge_needs_room_below_the_autoscalers_maximum_but_for_what_it_has_taken_itself() {
+        let autoscaler = |surge: Option<SurgeRecord>, paused| AutoscalerView {
+            governor: Governor::HorizontalPodAutoscaler,
+            object: ObjectRef {
+                namespace: "shop".into(),
+                name: "web".into(),
+                uid: "h".into(),
+                resource_version: "1".into(),
+            },
+            target: "web".into(),
+            minimum: Some(3),
+            maximum: 4,
+            paused,
+            surge,
+        };
+        let target = |replicas| DeploymentView { replicas, ..deployment("shop", "web") };
+        let of = |workload: &str, surge: i32| {
+            let text = format!(
+                r#"{{"workload": "{workload}", "original": 3, "base": 3, "floor": 3, "surge": {surge}, "since": "{START}"}}"#
+            );
+            surge::parse(Some(&text))
+        };
+        let ours = target(4).uid;
+        let full = Err(Unsupported::AutoscalerAtMaximum(4));
+        let table = [
+            ("room", 3, autoscaler(None, false), Ok(())),
+            ("no room", 4, autoscaler(None, false), full),
+            ("paused", 3, autoscaler(None, true), Err(Unsupported::AutoscalerPaused)),
+            ("its own surge", 4, autoscaler(of(&ours, 1), false), Ok(())),
+            ("its own surge, the minimum already back", 4, autoscaler(of(&ours, 0), false), Ok(())),
+            ("a surge of its predecessor", 4, autoscaler(of("other", 1), false), full),
+        ];
+        for (name, replicas, autoscaler, expected) in table {
+            assert_eq!(supported(&target(replicas), Mode::Scale, Some(&autoscaler)), expected, "{name}");
         }
     }
 
