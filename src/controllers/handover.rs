@@ -53,6 +53,15 @@ impl PodsOf {
     }
 }
 
+/// What was decided about a workload.
+struct Decided {
+    plan: Plan,
+    /// Of which pods it takes a close look to decide more.
+    pods: Option<PodsOf>,
+    /// UID and version of what says how many replicas there are: the Deployment, and its autoscaler.
+    numbers: Vec<(String, String)>,
+}
+
 impl Loop {
     /// Runs until `stop`, then ends what it is at.
     pub async fn run(self, stop: CancellationToken) {
@@ -63,16 +72,20 @@ impl Loop {
     /// Looks at one workload; when to look again.
     async fn look_at(&self, key: &WorkloadKey) -> Option<Timestamp> {
         let now = Clock::wall();
-        let Some((mut plan, pods)) = self.decide(key, None, now) else {
+        let Some(first) = self.decide(key, None, now) else {
             // It is not being handed over any more.
             self.written.forget(key);
             return None;
         };
+        let mut plan = first.plan;
         let mut retry = None;
-        if let Some(pods) = pods {
+        if let Some(pods) = first.pods {
             match self.look_closer(key, &pods, now).await {
-                // Decided anew on what was read: the plan before it may have been made on less, or on what is over.
-                Ok(close) => plan = self.decide(key, Some(&close), now)?.0,
+                Ok(close) => match self.decide(key, Some(&close), now) {
+                    // Decided on nothing that is older than what was read, nor on what has changed since.
+                    Some(second) if second.numbers == first.numbers => plan = second.plan,
+                    _ => retry = now.saturating_add(RETRY).ok(),
+                },
                 Err(error) => {
                     tracing::warn!(workload = %key, %error, "pods not read for a close look, trying again");
                     retry = Some(work::again(&error, now));
@@ -83,24 +96,24 @@ impl Loop {
         plan.wake_at.into_iter().chain(retry).chain(performed).min()
     }
 
-    /// What is to be done, and of which pods it takes a close look; absent where the workload is not being handed over.
-    fn decide(&self, key: &WorkloadKey, close: Option<&[ClosePod]>, now: Timestamp) -> Option<(Plan, Option<PodsOf>)> {
+    /// What is to be done; absent where the workload is not being handed over.
+    fn decide(&self, key: &WorkloadKey, close: Option<&[ClosePod]>, now: Timestamp) -> Option<Decided> {
         let settings = self.shared.settings.load();
         self.shared.index.workload(key, &settings.default_policy, |workload, protection, holds| {
-            let deployment = workload.map(|workload| workload.deployment);
+            let deployment = workload.map(|workload| (&workload.deployment.uid, &workload.deployment.resource_version));
             let autoscaler = workload.and_then(|workload| workload.autoscaler).map(|autoscaler| &autoscaler.object);
-            let versions = holds
-                .iter()
-                .map(|(hold, _)| (&hold.uid, &hold.resource_version))
-                .chain(deployment.map(|deployment| (&deployment.uid, &deployment.resource_version)))
-                .chain(autoscaler.map(|autoscaler| (&autoscaler.uid, &autoscaler.resource_version)));
-            if self.written.is_awaited(key, versions.map(|(uid, version)| (uid.clone(), version.clone()))) {
-                return (Plan { wake_at: now.saturating_add(RETRY).ok(), ..Plan::default() }, None);
+            let autoscaler = autoscaler.map(|object| (&object.uid, &object.resource_version));
+            let owned = |(uid, version): (&String, &String)| (uid.clone(), version.clone());
+            let numbers: Vec<_> = deployment.into_iter().chain(autoscaler).map(owned).collect();
+            let of_holds = holds.iter().map(|(hold, _)| owned((&hold.uid, &hold.resource_version)));
+            if self.written.is_awaited(key, of_holds.chain(numbers.iter().cloned())) {
+                let plan = Plan { wake_at: now.saturating_add(RETRY).ok(), ..Plan::default() };
+                return Decided { plan, pods: None, numbers };
             }
             let protection = protection.filter(|_| settings.hold_enabled);
             let plan = reconcile(&Input { workload, protection, holds, close, rules: &settings.handovers, now });
-            let pods = workload.filter(|_| plan.look_closer && close.is_none()).map(PodsOf::new);
-            (plan, pods)
+            let pods = workload.filter(|_| plan.look_closer).map(PodsOf::new);
+            Decided { plan, pods, numbers }
         })
     }
 

@@ -1,8 +1,10 @@
 //! The loop's looks, one by one, before a server on the loopback.
 
+mod surge;
+
 use arc_swap::ArcSwap;
 use belay_decide::action::ObjectRef;
-use belay_decide::handover::surge::{self, SURGE_ANNOTATION, SurgeRecord};
+use belay_decide::handover::surge::{SURGE_ANNOTATION, SurgeRecord, render};
 use belay_decide::view::Governor;
 use serde_json::{Value, json};
 
@@ -68,7 +70,7 @@ async fn stage(answer: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Stag
     };
     let deployment = json!({
         "metadata": {"namespace": "shop", "name": "web", "uid": "d", "resourceVersion": "1",
-            "annotations": {SURGE_ANNOTATION: surge::render(&record())}},
+            "annotations": {SURGE_ANNOTATION: render(&record())}},
         "spec": {"replicas": 4, "selector": {"matchLabels": {"app": "web", "tier": "front"}}},
     });
     let set = json!({"metadata": {"namespace": "shop", "name": "web-1", "uid": "s", "ownerReferences": [
