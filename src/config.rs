@@ -6,6 +6,7 @@
 
 mod busy;
 mod costs;
+mod doom;
 mod handover;
 
 use std::path::{Path, PathBuf};
@@ -19,6 +20,7 @@ use thiserror::Error;
 use crate::cluster::lease::Timing;
 pub use busy::{BusyHints, Selects};
 pub use costs::DeletionCost;
+pub use doom::Doom;
 pub use handover::{DefaultPolicyConfig, ScaleConfig};
 
 /// A namespace that runs what everything else depends on: holding its pods could block the repair of a cluster.
@@ -95,6 +97,10 @@ pub struct EvictionHold {
     pub excluded_namespaces: Vec<String>,
     /// User names whose evictions always pass; a trailing `*` matches a prefix.
     pub ignore_evictors: Vec<String>,
+    /// Evictions for a handover pass where a program that restarts or resizes pods asks for them.
+    pub ignore_restarters: bool,
+    /// By what a node is known to be about to go.
+    pub doom: Doom,
     /// Surges.
     pub scale: ScaleConfig,
     /// Covers Deployments without a HandoverPolicy.
@@ -108,6 +114,8 @@ impl Default for EvictionHold {
             history_ttl: Duration::from_hours(1),
             excluded_namespaces: Vec::new(),
             ignore_evictors: Vec::new(),
+            ignore_restarters: true,
+            doom: Doom::default(),
             scale: ScaleConfig::default(),
             default_policy: DefaultPolicyConfig::default(),
         }
@@ -226,6 +234,7 @@ impl Config {
         }
         self.busy_hints.compile()?;
         self.deletion_cost.check()?;
+        self.eviction_hold.doom.check()?;
         let costs = &self.deletion_cost;
         if costs.enabled && costs.writes_per_second >= self.writes_per_second {
             let problem = format!(
@@ -245,6 +254,7 @@ impl Config {
         Rules {
             excluded_namespaces: always.into_iter().chain(hold.excluded_namespaces.iter().cloned()).collect(),
             ignore_evictors: hold.ignore_evictors.clone(),
+            ignore_restarters: hold.ignore_restarters,
         }
     }
 

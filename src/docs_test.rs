@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter::successors;
 use std::path::{Path, PathBuf};
 
+use belay_decide::doom::{Place, SIGNALS, Signal};
 use belay_decide::handover::Situation;
 use belay_decide::handover::scale::Awaited;
 use belay_decide::handover::situation::Replacement;
@@ -225,6 +226,27 @@ fn every_condition_of_a_policy_is_explained() {
         .collect();
     conditions.sort_by_key(|condition| (condition.kind, condition.reason));
     assert_documented(HOLD_PAGE, conditions.iter().flat_map(|condition| [condition.kind, condition.reason]));
+}
+
+#[test]
+fn every_signal_of_a_node_that_is_about_to_go_has_a_row() {
+    let page = read(HOLD_PAGE);
+    for Signal { place, key, by, soft, notice, .. } in SIGNALS {
+        let word = match place {
+            Place::Taint => format!("`{key}`"),
+            Place::Condition => format!("condition `{key}`"),
+        };
+        let row = page.lines().find(|line| line.starts_with("| ") && line.contains(&word));
+        let row = row.unwrap_or_else(|| panic!("{HOLD_PAGE} has no row for {word}"));
+        let columns: Vec<_> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [_, set_by, kind, told] = columns[..] else { panic!("{row}") };
+        assert!(set_by.starts_with(by), "{row}");
+        assert_eq!(kind, if *soft { "soft" } else { "hard" }, "{row}");
+        match notice {
+            Some(notice) => assert!(told.starts_with(&format!("{} s", notice.as_secs())), "{row}"),
+            None => assert_eq!(told, "", "{row}"),
+        }
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use belay_decide::doom::Signals;
 use belay_decide::handover::HandoverRules;
 use belay_decide::hold::Rules;
 use belay_decide::policy::DefaultPolicy;
@@ -31,6 +32,8 @@ pub struct Settings {
     pub history_ttl: SignedDuration,
     /// What the handover loop goes by.
     pub handovers: HandoverRules,
+    /// What nodes are judged by besides what is known to everybody.
+    pub signals: Signals,
     /// Nodes are ranked, so deletion costs are not left to busy rules alone. As it was at the start, when it was decided
     /// whether they are: a leader that is about to be replaced must not take off what it writes itself.
     pub costs_are_ranked: bool,
@@ -40,6 +43,7 @@ impl Settings {
     /// The settings of a configuration, for a program in this namespace.
     pub fn of(config: &Config, own_namespace: &str) -> Self {
         let history_ttl = SignedDuration::try_from(config.eviction_hold.history_ttl).unwrap_or(SignedDuration::MAX);
+        let doom = &config.eviction_hold.doom;
         Self {
             hold_enabled: config.eviction_hold.enabled,
             rules: config.rules(own_namespace),
@@ -48,8 +52,10 @@ impl Settings {
             handovers: HandoverRules {
                 history_ttl,
                 abandon_after: config.eviction_hold.scale.abandon_after(),
-                ..HandoverRules::default()
+                signal_stability: doom.stability(),
+                soft_signals: doom.soft_signals,
             },
+            signals: doom.signals(),
             costs_are_ranked: config.deletion_cost.enabled,
         }
     }

@@ -1,7 +1,7 @@
 //! A large cluster, as the API server would tell it: objects as JSON, read and projected as the program does.
 
 use belay::cluster::costs::{CostSink, Costs, Pair};
-use belay::cluster::index::{Index, IndexSink};
+use belay::cluster::index::{Index, IndexSink, SeenNode};
 use belay::cluster::pool::Pool;
 use belay::cluster::project_cost::LeftOut;
 use belay::cluster::subset::{NodeSubset, PodSubset, ReplicaSetSubset};
@@ -105,7 +105,8 @@ pub(crate) fn filled(size: Size) -> (Index, Costs) {
     let costs = Costs::new(Cluster::new(Options::default(), SignedDuration::from_mins(10)));
     let mut both = Pair(IndexSink(index.clone()), CostSink(Some(costs.clone())));
     let nodes = (0..size.nodes()).map(node);
-    both.replace(nodes.map(|node| (Some(project::node(&node)), Some(project_cost::node(&node, now())))).collect());
+    let seen = |node: &NodeSubset| SeenNode { view: project::node(node), at: now() };
+    both.replace(nodes.map(|node| (Some(seen(&node)), Some(project_cost::node(&node, now())))).collect());
     let sets = (0..size.sets()).map(set);
     both.replace(sets.map(|set| (Some(project::replica_set(&set)), Some(project_cost::set(&set)))).collect());
     let (left_out, labels) = (LeftOut::default(), Pool::default());

@@ -26,6 +26,8 @@ pub struct Evictor {
     pub name: &'static str,
     /// Under which users it comes; empty where that cannot be told from a name.
     pub users: &'static [User],
+    /// It restarts or resizes pods, wherever they are; it does not empty nodes.
+    pub restarts: bool,
     /// How long it goes on asking for one pod.
     pub limit: Limit,
     /// What it does when it is refused with 429, as a sentence without its end.

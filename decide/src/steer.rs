@@ -12,19 +12,25 @@
 //! withdrawn when the handover is over (`handover::reconcile`), so it cannot block the Deployment's rollouts.
 //!
 //! A `Recreate` Deployment's new pod is created after the victim is gone, so it gets a *preferred* node affinity
-//! instead, which can never keep it pending.
+//! instead, which can never keep it pending. So does the stand-in of a Scale handover: it is of its victim's own
+//! revision, and set against that it could not be scheduled beside its like.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
 use crate::hold::{HoldView, Phase};
+use crate::policy::Mode;
 use crate::view::Strategy;
 
 /// Label that a Deployment's ReplicaSets put on their pods.
 pub const TEMPLATE_HASH_LABEL: &str = "pod-template-hash";
 
 const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
+
+/// How many nodes a new pod is asked to avoid at most. Nodes that are cordoned or tainted take few new pods anyway, and
+/// a list of all that are going in an upgrade of a large cluster would be most of the pod.
+const MOST_NODES: usize = 50;
 
 /// One JSON Patch operation `add`.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,29 +48,46 @@ pub struct Avoid {
     pub revisions: BTreeSet<String>,
     /// Labels that the workload's pods carry, without the hash.
     pub selector: BTreeMap<String, String>,
-    /// Nodes of victims that are gone already.
+    /// Nodes of victims, where the new pod may not be set against the victims themselves, and others that are going.
     pub nodes: BTreeSet<String>,
 }
 
-/// What a new pod with this template hash is to avoid, given its workload's holds.
-pub fn avoid(strategy: Strategy, selector: &BTreeMap<String, String>, pod_hash: &str, holds: &[&HoldView]) -> Avoid {
-    let mut avoid = Avoid { selector: selector.clone(), ..Avoid::default() };
-    for hold in holds.iter().filter(|hold| hold.status.phase != Phase::Completed) {
-        match strategy {
-            // Once the victim is released nobody waits for the replacement's place any more.
-            Strategy::RollingUpdate { .. } if hold.status.phase.is_released() => {}
-            // A pod of the victim's own revision is not its replacement; set against itself it could not be
-            // scheduled beside its like.
-            Strategy::RollingUpdate { .. }
-                if hold.spec.victim_hash != pod_hash && !hold.spec.victim_hash.is_empty() =>
-            {
-                avoid.revisions.insert(hold.spec.victim_hash.clone());
+/// The workload of a new pod, and its handovers.
+#[derive(Clone, Copy, Debug)]
+pub struct Replacing<'a> {
+    /// How it is handed over.
+    pub mode: Mode,
+    /// `spec.strategy` of the Deployment.
+    pub strategy: Strategy,
+    /// `spec.selector.matchLabels` of the Deployment.
+    pub selector: &'a BTreeMap<String, String>,
+    /// Its holds for handovers.
+    pub holds: &'a [&'a HoldView],
+    /// Names of all nodes that are about to go.
+    pub going: &'a BTreeSet<&'a str>,
+}
+
+/// What a new pod of the workload with this template hash is to avoid.
+pub fn avoid(workload: &Replacing<'_>, pod_hash: &str) -> Avoid {
+    let mut avoid = Avoid { selector: workload.selector.clone(), ..Avoid::default() };
+    for hold in workload.holds.iter().filter(|hold| hold.status.phase != Phase::Completed) {
+        let (hash, node) = (&hold.spec.victim_hash, &hold.spec.victim_node);
+        match (workload.mode, workload.strategy) {
+            (Mode::Scale, _) | (Mode::Restart, Strategy::Recreate) => {
+                avoid.nodes.extend((!node.is_empty()).then(|| node.clone()));
             }
-            Strategy::Recreate if !hold.spec.victim_node.is_empty() => {
-                avoid.nodes.insert(hold.spec.victim_node.clone());
+            // Once the victim is released nobody waits for the replacement's place any more. And a pod of the victim's own
+            // revision is not its replacement.
+            (Mode::Restart, Strategy::RollingUpdate { .. }) => {
+                let awaited = !hold.status.phase.is_released() && hash != pod_hash && !hash.is_empty();
+                avoid.revisions.extend(awaited.then(|| hash.clone()));
             }
-            _ => {}
         }
+    }
+    if workload.mode == Mode::Scale && !avoid.nodes.is_empty() {
+        let room = MOST_NODES.saturating_sub(avoid.nodes.len());
+        let others: Vec<_> = workload.going.iter().filter(|node| !avoid.nodes.contains(**node)).take(room).collect();
+        avoid.nodes.extend(others.into_iter().map(|node| (*node).to_owned()));
     }
     avoid
 }
@@ -147,31 +170,60 @@ mod tests {
         BTreeMap::from([("app".to_owned(), "web".to_owned())])
     }
 
+    fn avoided(mode: Mode, strategy: Strategy, hash: &str, holds: &[&HoldView], going: &[&str]) -> Avoid {
+        let going = going.iter().copied().collect();
+        avoid(&Replacing { mode, strategy, selector: &selector(), holds, going: &going }, hash)
+    }
+
     #[test]
     fn a_replacement_avoids_its_victims_revision_and_never_its_own() {
         let mut running = hold("web-old-1", "old");
         running.status.phase = Phase::Active;
         let mut over = hold("web-older-1", "older");
         over.status.phase = Phase::Completed;
-        let avoided = avoid(ROLLING, &selector(), "new", &[&running, &over]);
-        assert_eq!(avoided.revisions, BTreeSet::from(["old".to_owned()]));
-        assert!(avoided.nodes.is_empty());
-        assert_eq!(avoid(ROLLING, &selector(), "old", &[&running]).revisions, BTreeSet::new());
-        assert_eq!(avoid(ROLLING, &selector(), "new", &[]), Avoid { selector: selector(), ..Avoid::default() });
+        let of = |hash: &str, holds: &[&HoldView]| avoided(Mode::Restart, ROLLING, hash, holds, &["node-9"]);
+        let found = of("new", &[&running, &over]);
+        assert_eq!(found.revisions, BTreeSet::from(["old".to_owned()]));
+        assert!(found.nodes.is_empty());
+        assert_eq!(of("old", &[&running]).revisions, BTreeSet::new());
+        assert_eq!(of("new", &[]), Avoid { selector: selector(), ..Avoid::default() });
+        running.status.phase = Phase::Released;
+        assert_eq!(of("new", &[&running]).revisions, BTreeSet::new(), "nobody waits for its place any more");
+    }
+
+    fn prefers_other_nodes_than(nodes: &[&str]) -> Value {
+        json!({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{
+            "weight": 100,
+            "preference": {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "NotIn", "values": nodes}]},
+        }]}})
     }
 
     #[test]
     fn a_recreated_pod_prefers_another_node_and_may_still_use_the_old_one() {
         let mut gone = hold("web-old-1", "old");
         gone.status.phase = Phase::Released;
-        let avoided = avoid(Strategy::Recreate, &selector(), "new", &[&gone]);
+        let avoided = avoided(Mode::Restart, Strategy::Recreate, "new", &[&gone], &["node-9"]);
         assert!(avoided.revisions.is_empty());
-        let adds = patch(&avoided, None);
-        let expected = json!({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{
-            "weight": 100,
-            "preference": {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["node-1"]}]},
-        }]}});
-        assert_eq!(adds, [Add { path: "/spec/affinity".into(), value: expected }]);
+        let expected = prefers_other_nodes_than(&["node-1"]);
+        assert_eq!(patch(&avoided, None), [Add { path: "/spec/affinity".into(), value: expected }]);
+    }
+
+    #[test]
+    fn a_stand_in_prefers_nodes_that_stay_and_is_set_against_nobody() {
+        let open = hold("web-same-1", "same");
+        let of = |holds: &[&HoldView], going: &[&str]| avoided(Mode::Scale, ROLLING, "same", holds, going);
+        let found = of(&[&open], &["node-1", "node-7"]);
+        assert!(found.revisions.is_empty());
+        let expected = prefers_other_nodes_than(&["node-1", "node-7"]);
+        assert_eq!(patch(&found, None), [Add { path: "/spec/affinity".into(), value: expected }]);
+        let mut over = open.clone();
+        over.status.phase = Phase::Completed;
+        assert!(of(&[&over], &["node-7"]).nodes.is_empty(), "no handover runs");
+
+        let names: Vec<_> = (0..500).map(|number| format!("m-{number:03}")).collect();
+        let many: Vec<_> = names.iter().map(String::as_str).collect();
+        let found = of(&[&open], &many);
+        assert_eq!((found.nodes.len(), found.nodes.contains("node-1")), (MOST_NODES, true));
     }
 
     #[test]

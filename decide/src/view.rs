@@ -127,7 +127,7 @@ pub struct NodeView {
     pub unschedulable: bool,
     /// Keys of the node's taints, in the order of the object.
     pub taints: Vec<Box<str>>,
-    /// Types of the node's conditions that are true, in the order of the object.
+    /// Types of the node's conditions that are true, in the order of the object, without `Ready`.
     pub conditions: Vec<Box<str>>,
 }
 

@@ -21,7 +21,9 @@ use crate::api::{EvictionHold, HandoverPolicy, HandoverPolicySpec};
 use crate::cluster::apply::scaled_object;
 use crate::cluster::clock::Clock;
 use crate::cluster::costs::{CostSink, Costs, Pair};
-use crate::cluster::index::{AutoscalerSink, BusyPodSink, Index, IndexSink, LinkedSink, OwnerSink, Policy, Target};
+use crate::cluster::index::{
+    AutoscalerSink, BusyPodSink, Index, IndexSink, LinkedSink, OwnerSink, Policy, SeenNode, Target,
+};
 use crate::cluster::owners::{self, Resources};
 use crate::cluster::pool::Pool;
 use crate::cluster::project_cost::{self, LeftOut};
@@ -92,7 +94,8 @@ pub(super) fn fill(watches: &Watches, index: &Index, resources: &Resources, purp
     if handovers || costs {
         let project = move |node: &NodeSubset| {
             let cost = costs.then(|| project_cost::node(node, Clock::wall()));
-            Some((handovers.then(|| project::node(node)), cost))
+            let seen = || SeenNode { view: project::node(node), at: Clock::wall() };
+            Some((handovers.then(seen), cost))
         };
         reading.add(watches.start("nodes", Api::all(client()), config(), project, both()), handovers, costs);
         let project = move |set: &ReplicaSetSubset| {

@@ -15,6 +15,7 @@ use tracing_subscriber::EnvFilter;
 use super::fill::{Purpose, fill, fill_busy, fill_costs};
 use super::{LogArgs, LogFormat, ServerArgs};
 use crate::cluster::client;
+use crate::cluster::clock::Clock;
 use crate::cluster::costs::Costs;
 use crate::cluster::index::Index;
 use crate::cluster::owners::Resources;
@@ -112,6 +113,7 @@ impl Process {
         let rules = config.rules(&args.namespace);
         let costs = cluster.map(Costs::new);
         let purpose = Purpose::of(&config, costs.clone(), LeftOut::of(rules.clone(), &selects, index.rules()));
+        index.judge_by(&settings.load().signals, Clock::wall());
         let reading = fill(&watches, &index, &resources, &purpose);
         let health = reading.holds;
         let costs = costs.map(|costs| {
@@ -120,7 +122,7 @@ impl Process {
             Filled { costs, health, left_out: purpose.left_out }
         });
         let rule_health = fill_busy(&watches, &index, &resources, &selects, &rules);
-        let touched = index.clone();
+        let (touched, in_force) = (index.clone(), Arc::clone(&settings));
         tasks.spawn(
             "configuration",
             settings::follow(
@@ -129,6 +131,7 @@ impl Process {
                 args.namespace.clone(),
                 Arc::clone(&settings),
                 move || {
+                    touched.judge_by(&in_force.load().signals, Clock::wall());
                     touched.touch_workloads_with_holds();
                     touched.touch_policies();
                     touched.touch_busy_pods();

@@ -7,6 +7,7 @@
 mod autoscalers;
 mod busy;
 mod dirty;
+mod nodes;
 mod sinks;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use belay_decide::busy::Rule;
+use belay_decide::doom::Doomed;
 use belay_decide::hold::HoldView;
 use belay_decide::policy::{DefaultPolicy, PolicyView, Protection, protection};
 use belay_decide::view::{DeploymentView, PodView, ReplicaSetView};
@@ -27,6 +29,7 @@ use parking_lot::RwLock;
 pub use autoscalers::AutoscalerSink;
 pub use busy::{BusyFacts, BusyPodSink, Governed, Linked, LinkedSink, OwnerSink, hold_of};
 pub use dirty::{Dirty, PodKey, WorkloadKey};
+pub use nodes::SeenNode;
 pub use sinks::IndexSink;
 pub use workloads::{PolicyState, Selected, Target};
 
@@ -56,7 +59,9 @@ pub struct Policy {
 struct State {
     pods: Named<PodView>,
     /// Names of pods by the UID of their ReplicaSet (pods live in its namespace).
-    pods_of: HashMap<Box<str>, BTreeSet<Box<str>>>,
+    pods_of: HashMap<Arc<str>, BTreeSet<Box<str>>>,
+    /// UIDs of the ReplicaSets of the pods on each node, one a pod.
+    sets_on: HashMap<Box<str>, Vec<Arc<str>>>,
     replica_sets: Named<ReplicaSetView>,
     /// Names of ReplicaSets by the UID of their Deployment.
     sets_of: HashMap<Box<str>, BTreeSet<Box<str>>>,
@@ -69,8 +74,10 @@ struct State {
     autoscalers: autoscalers::Autoscalers,
     /// Workloads with replicas that a surge of ours added: they are looked after until it is put back.
     surged: HashSet<WorkloadKey>,
-    /// Names of nodes that are about to go.
-    doomed: HashSet<Box<str>>,
+    /// Nodes that say something by cordon, taints or conditions.
+    nodes: nodes::Nodes,
+    /// Those that are about to go, or may be.
+    doomed: HashMap<Box<str>, Doomed>,
     policies: Named<Policy>,
     holds: Named<HoldView>,
     /// Names of holds for a handover by the name of their workload.
@@ -108,6 +115,7 @@ impl Index {
         let State {
             pods,
             pods_of,
+            sets_on,
             replica_sets,
             sets_of,
             set_owner,
@@ -115,6 +123,7 @@ impl Index {
             deployment_names,
             autoscalers,
             surged,
+            nodes,
             doomed,
             policies,
             holds,
@@ -123,6 +132,7 @@ impl Index {
         } = &*self.state.read();
         pods.is_empty()
             && pods_of.is_empty()
+            && sets_on.is_empty()
             && replica_sets.is_empty()
             && sets_of.is_empty()
             && set_owner.is_empty()
@@ -130,6 +140,7 @@ impl Index {
             && deployment_names.is_empty()
             && autoscalers.is_empty()
             && surged.is_empty()
+            && nodes.is_empty()
             && doomed.is_empty()
             && policies.is_empty()
             && holds.is_empty()
@@ -150,9 +161,10 @@ fn insert<V>(named: &mut Named<V>, namespace: &str, name: &str, value: V) -> Opt
 }
 
 /// Takes a value out of the set of a key; no empty set is kept.
-fn forget<K, V, Q>(sets: &mut HashMap<K, BTreeSet<V>>, key: &K, value: &Q)
+fn forget<K, L, V, Q>(sets: &mut HashMap<K, BTreeSet<V>>, key: &L, value: &Q)
 where
-    K: Eq + Hash,
+    K: Borrow<L> + Eq + Hash,
+    L: Eq + Hash + ?Sized,
     V: Borrow<Q> + Ord,
     Q: Ord + ?Sized,
 {

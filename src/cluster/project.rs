@@ -86,13 +86,19 @@ pub fn pod(pod: &PodSubset, costs_are_ranked: bool) -> PodView {
     }
 }
 
-/// Projects a Node.
+/// Projects a Node. Nearly every node is ready, which says nothing: that condition is left out.
 pub fn node(node: &NodeSubset) -> NodeView {
     NodeView {
         name: text(node.metadata.name.as_ref()),
         unschedulable: node.spec.unschedulable,
         taints: node.spec.taints.iter().map(|taint| taint.key.as_str().into()).collect(),
-        conditions: Vec::new(),
+        conditions: node
+            .status
+            .conditions
+            .iter()
+            .filter(|condition| condition.status == "True" && condition.type_ != "Ready")
+            .map(|condition| condition.type_.as_str().into())
+            .collect(),
     }
 }
 

@@ -79,6 +79,21 @@ pub struct NodeSubset {
     pub metadata: ObjectMeta,
     #[serde(default)]
     pub(super) spec: NodeSpec,
+    #[serde(default)]
+    pub(super) status: NodeStatus,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+pub(super) struct NodeStatus {
+    #[serde(default)]
+    pub(super) conditions: Vec<NodeCondition>,
+}
+
+#[derive(Deserialize, Clone, Debug)]
+pub(super) struct NodeCondition {
+    #[serde(rename = "type")]
+    pub(super) type_: String,
+    pub(super) status: String,
 }
 
 #[derive(Deserialize, Clone, Debug, Default)]

@@ -110,7 +110,8 @@ impl Loop {
                 let plan = Plan { wake_at: now.saturating_add(RETRY).ok(), ..Plan::default() };
                 return Decided { plan, pods: None, numbers };
             }
-            let protection = protection.filter(|_| settings.hold_enabled);
+            let acts = settings.hold_enabled && !settings.rules.excludes(&key.namespace);
+            let protection = protection.filter(|_| acts);
             let plan = reconcile(&Input { workload, protection, holds, close, rules: &settings.handovers, now });
             let pods = workload.filter(|_| plan.look_closer).map(PodsOf::new);
             Decided { plan, pods, numbers }

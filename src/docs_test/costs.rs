@@ -6,7 +6,7 @@ use std::path::Path;
 
 use belay_decide::cost::view::{LOWEST_PRIORITY, MOST_NODES};
 use belay_decide::cost::{BOUND, COST_ANNOTATION, Group, Keep, PodHold, Protection, Withheld};
-use belay_decide::doom::REMOVAL_TAINTS;
+use belay_decide::doom::SIGNALS;
 use belay_decide::ownership::MANAGED_ANNOTATION;
 use serde_json::Value;
 
@@ -149,8 +149,9 @@ fn every_group_is_explained() {
         row(&variant(group));
     }
     let draining = row(&variant(Group::Draining));
-    for (_, remover) in REMOVAL_TAINTS.iter().filter(|(taint, _)| *taint != "node.kubernetes.io/out-of-service") {
-        assert!(draining.contains(remover), "{PAGE} does not say that a taint of {remover} means draining");
+    let hard = SIGNALS.iter().filter(|signal| !signal.soft && signal.key != "node.kubernetes.io/out-of-service");
+    for remover in hard.map(|signal| signal.by) {
+        assert!(draining.contains(remover), "{PAGE} does not say that a signal of {remover} means draining");
     }
 }
 

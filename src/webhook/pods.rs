@@ -15,6 +15,7 @@ use serde_json::value::RawValue;
 use super::Handlers;
 use super::review::{Answer, Request};
 use crate::cluster::project_busy::MIRROR_ANNOTATION;
+use crate::settings::Settings;
 
 #[derive(Deserialize)]
 struct Pod<'a> {
@@ -63,7 +64,7 @@ pub fn answer(handlers: &Handlers, request: &Request<'_>) -> Answer {
     let adds = request
         .object
         .and_then(|object| serde_json::from_str::<Pod<'_>>(object.get()).ok())
-        .and_then(|pod| steer(handlers, request, &pod))
+        .and_then(|pod| steer(handlers, &settings, request, &pod))
         .unwrap_or_default();
     if adds.is_empty() {
         return Answer::default();
@@ -72,7 +73,7 @@ pub fn answer(handlers: &Handlers, request: &Request<'_>) -> Answer {
     Answer { patch: encode(&adds), ..Answer::default() }
 }
 
-fn steer(handlers: &Handlers, request: &Request<'_>, pod: &Pod<'_>) -> Option<Vec<Add>> {
+fn steer(handlers: &Handlers, settings: &Settings, request: &Request<'_>, pod: &Pod<'_>) -> Option<Vec<Add>> {
     let is_mirror = pod.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(MIRROR_ANNOTATION));
     if is_mirror || pod.spec.node_name.is_some() {
         return None;
@@ -81,9 +82,9 @@ fn steer(handlers: &Handlers, request: &Request<'_>, pod: &Pod<'_>) -> Option<Ve
     let owner = owners.iter().find(|owner| owner.controller == Some(true) && owner.kind == "ReplicaSet")?;
     let hash = pod.metadata.labels.as_ref()?.get(TEMPLATE_HASH_LABEL)?;
     let namespace = request.namespace.as_deref()?;
-    let avoid = handlers.index.new_pod(namespace, &owner.name, hash, |strategy, selector, holds| {
-        steer::avoid(strategy, selector, hash, holds)
-    })?;
+    let default = &settings.default_policy;
+    let avoid =
+        handlers.index.new_pod(namespace, &owner.name, hash, default, |workload| steer::avoid(workload, hash))?;
     let affinity = match pod.spec.affinity {
         Some(raw) => Some(serde_json::from_str(raw.get()).ok()?),
         None => None,

@@ -18,7 +18,7 @@ use tower::ServiceExt as _;
 
 use super::recorder::{Entry, What};
 use super::*;
-use crate::cluster::index::{IndexSink, Policy, Target};
+use crate::cluster::index::{IndexSink, Policy, SeenNode, Target};
 use crate::cluster::project;
 use crate::cluster::subset::{DeploymentSubset, NodeSubset, PodSubset, ReplicaSetSubset};
 use crate::cluster::watch::Sink as _;
@@ -93,7 +93,7 @@ impl Webhook {
         });
         let mut sink = IndexSink(self.handlers.index.clone());
         let node: NodeSubset = serde_json::from_value(json!({"metadata": {"name": "node-1"}})).unwrap();
-        sink.apply(project::node(&node));
+        sink.apply(SeenNode { view: project::node(&node), at: Clock::wall() });
         sink.apply(project::deployment(&serde_json::from_value::<DeploymentSubset>(deployment).unwrap()));
         sink.apply(project::replica_set(&serde_json::from_value::<ReplicaSetSubset>(set).unwrap()));
         sink.apply(project::pod(&serde_json::from_value::<PodSubset>(pod).unwrap(), false));

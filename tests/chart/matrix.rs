@@ -178,6 +178,13 @@ pub(crate) fn everything() -> Value {
             "historyTTL": "1h30m",
             "excludedNamespaces": ["istio-system", "123"],
             "ignoreEvictors": ["system:serviceaccount:argo-rollouts:*", "yes"],
+            "ignoreRestarters": false,
+            "doom": {
+                "signalStability": "1m",
+                "softSignals": true,
+                "taints": [{ "key": "example.com/going" }, { "key": "7", "notice": "45s" }],
+                "conditions": ["KernelDeadlock", "true"],
+            },
             "scale": { "abandonAfter": "10m" },
             "defaultPolicy": {
                 "enabled": true,

@@ -240,6 +240,21 @@ fn leases_that_two_replicas_could_hold_at_once() {
     }
 }
 
+fn doom(keys: &Value) -> Value {
+    json!({ "evictionHold": { "doom": keys } })
+}
+
+#[test]
+fn signals_of_nodes_that_contradict_themselves() {
+    assert_refused(&[
+        (doom(&json!({ "signalStability": "0s" })), &["evictionHold.doom.signalStability is 0s", "1s to 10m"]),
+        (doom(&json!({ "signalStability": "10m1s" })), &["evictionHold.doom.signalStability is 10m1s", "1s to 10m"]),
+        (doom(&json!({ "taints": [{ "key": "a" }, { "key": "a", "notice": "5s" }] })), &["names a twice"]),
+        (doom(&json!({ "taints": [{ "key": "a", "notice": "0s" }] })), &["a a notice of 0s", "leave it out"]),
+        (doom(&json!({ "taints": [{ "key": "a", "notice": "24h1s" }] })), &["a a notice of 24h1s", "1s to 24h"]),
+    ]);
+}
+
 #[test]
 fn values_that_the_schema_refuses() {
     assert_refused(&[
@@ -256,6 +271,14 @@ fn values_that_the_schema_refuses() {
         (json!({ "evictionHold": { "enabled": "yes" } }), &["/evictionHold/enabled", "want boolean"]),
         (json!({ "evictionHold": { "excludedNamespaces": ["*"] } }), &["/evictionHold/excludedNamespaces/0"]),
         (json!({ "evictionHold": { "ignoreEvictors": ["a*b"] } }), &["/evictionHold/ignoreEvictors/0"]),
+        (json!({ "evictionHold": { "ignoreRestarters": "yes" } }), &["/evictionHold/ignoreRestarters", "want boolean"]),
+        (doom(&json!({ "taints": ["example.com/going"] })), &["/evictionHold/doom/taints/0", "want object"]),
+        (doom(&json!({ "taints": [{ "notice": "45s" }] })), &["missing property 'key'"]),
+        (doom(&json!({ "taints": [{ "key": "a=b:NoSchedule" }] })), &["/evictionHold/doom/taints/0/key"]),
+        (doom(&json!({ "taints": [{ "key": "a", "notice": 45 }] })), &["/evictionHold/doom/taints/0/notice"]),
+        (doom(&json!({ "conditions": ["Ready"] })), &["/evictionHold/doom/conditions/0"]),
+        (doom(&json!({ "conditions": ["KernelDeadlock=True"] })), &["/evictionHold/doom/conditions/0"]),
+        (doom(&json!({ "softSignal": true })), &["'softSignal' not allowed"]),
         (json!({ "evictionHold": { "defaultPolicy": { "handover": "Move" } } }), &["defaultPolicy/handover"]),
         (json!({ "evictionHold": { "defaultPolicy": { "trigger": "OnWhim" } } }), &["defaultPolicy/trigger"]),
         (json!({ "evictionHold": { "defaultPolicy": { "surgeReplicas": 0 } } }), &["defaultPolicy/surgeReplicas"]),

@@ -160,6 +160,8 @@ fn the_configuration_file_has_exactly_the_keys_that_the_program_reads() {
             "historyTTL": "1h",
             "excludedNamespaces": [],
             "ignoreEvictors": [],
+            "ignoreRestarters": true,
+            "doom": { "signalStability": "30s", "softSignals": false, "taints": [], "conditions": [] },
             "scale": { "abandonAfter": "6m" },
             "defaultPolicy": {
                 "enabled": false,
@@ -187,6 +189,9 @@ fn the_configuration_file_has_exactly_the_keys_that_the_program_reads() {
     assert_eq!(everything["evictionHold"]["ignoreEvictors"], json!(["system:serviceaccount:argo-rollouts:*", "yes"]));
     assert_eq!(everything["evictionHold"]["excludedNamespaces"], json!(["istio-system", "123"]));
     assert_eq!(everything["evictionHold"]["defaultPolicy"]["namespaces"], json!(["shop", "*"]));
+    let taints = json!([{ "key": "example.com/going" }, { "key": "7", "notice": "45s" }]);
+    assert_eq!(everything["evictionHold"]["doom"]["taints"], taints);
+    assert_eq!(everything["evictionHold"]["doom"]["conditions"], json!(["KernelDeadlock", "true"]));
 }
 
 #[test]

@@ -7,6 +7,12 @@ evictionHold:
   historyTTL: {{ $hold.historyTTL }}
   excludedNamespaces: {{ toJson $hold.excludedNamespaces }}
   ignoreEvictors: {{ toJson $hold.ignoreEvictors }}
+  ignoreRestarters: {{ $hold.ignoreRestarters }}
+  doom:
+    signalStability: {{ $hold.doom.signalStability }}
+    softSignals: {{ $hold.doom.softSignals }}
+    taints: {{ toJson $hold.doom.taints }}
+    conditions: {{ toJson $hold.doom.conditions }}
   scale:
     abandonAfter: {{ $hold.scale.abandonAfter }}
   defaultPolicy:

@@ -82,6 +82,23 @@ without Belay. Each message names the value and the way out. Rendered by config.
 {{- end -}}
 {{- end -}}
 
+{{- $stability := include "belay.seconds" $hold.doom.signalStability | int -}}
+{{- if or (lt $stability 1) (gt $stability 600) -}}
+{{- fail (printf "evictionHold.doom.signalStability is %s: use 1s to 10m. A signal that is gone within a second is none, and a drain does not wait longer than that" $hold.doom.signalStability) -}}
+{{- end -}}
+{{- $keys := list -}}
+{{- range $hold.doom.taints -}}
+{{- if has .key $keys -}}
+{{- fail (printf "evictionHold.doom.taints names %s twice: remove one of them" .key) -}}
+{{- end -}}
+{{- $keys = append $keys .key -}}
+{{- if .notice -}}
+{{- $notice := include "belay.seconds" .notice | int -}}
+{{- if or (lt $notice 1) (gt $notice 86400) -}}
+{{- fail (printf "evictionHold.doom.taints gives %s a notice of %s: use 1s to 24h, or leave it out where the node waits for its pods" .key .notice) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- if lt (include "belay.seconds" $hold.scale.abandonAfter | int) 270 -}}
 {{- fail (printf "evictionHold.scale.abandonAfter (%s) must be at least 4m30s: Cluster Autoscaler asks again after a pause of 3m, which may be noted a minute late, and a shorter time would end surges that it comes back to" $hold.scale.abandonAfter) -}}
 {{- end -}}

@@ -12,6 +12,7 @@ const fn minutes(minutes: u64, setting: Option<&'static str>) -> Limit {
 pub const CLUSTER_AUTOSCALER: Evictor = Evictor {
     name: "Cluster Autoscaler",
     users: &[User::Exact("cluster-autoscaler"), User::ServiceAccount("cluster-autoscaler")],
+    restarts: false,
     limit: minutes(2, Some("--max-pod-eviction-time")),
     when_refused: "asks again every 10 s, then gives the node up, uncordons it and tries again some minutes later",
     source: "kubernetes-sigs/cluster-autoscaler pkg/config/flags/flags.go, pkg/core/scaledown/actuation/drain.go; \
@@ -23,6 +24,7 @@ pub const CLUSTER_AUTOSCALER: Evictor = Evictor {
 pub const KARPENTER: Evictor = Evictor {
     name: "Karpenter",
     users: &[User::ServiceAccount("karpenter"), User::ServiceAccount("karpenter-sa")],
+    restarts: false,
     limit: Limit::Told("terminationGracePeriod of the NodeClaim, none by default"),
     when_refused: "asks again at most every 10 s; once the NodeClaim's terminationGracePeriod is nearly over it \
                    deletes the pod instead, which no eviction webhook sees",
@@ -34,6 +36,7 @@ pub const KARPENTER: Evictor = Evictor {
 pub const KUBECTL: Evictor = Evictor {
     name: "kubectl drain",
     users: &[],
+    restarts: false,
     limit: Limit::Told("--timeout, none by default"),
     when_refused: "says so and asks again every 5 s",
     source: "kubernetes/kubectl pkg/cmd/drain/drain.go, pkg/drain/drain.go",
@@ -43,6 +46,7 @@ pub const KUBECTL: Evictor = Evictor {
 pub const EKS_NODE_GROUP: Evictor = Evictor {
     name: "EKS managed node group",
     users: &[User::Exact("eks:node-manager")],
+    restarts: false,
     limit: minutes(15, None),
     when_refused: "asks again, then fails the update with PodEvictionFailure; a forced update deletes the pods, and \
                    the deletion of a node group goes on after 5 min",
@@ -54,6 +58,7 @@ pub const EKS_NODE_GROUP: Evictor = Evictor {
 pub const AKS_UPGRADE: Evictor = Evictor {
     name: "AKS node pool upgrade",
     users: &[],
+    restarts: false,
     limit: minutes(30, Some("drainTimeoutInMinutes of the node pool")),
     when_refused: "asks again, then fails the upgrade and leaves the node as undrainableNodeBehavior says",
     source: "Azure REST API, AgentPoolUpgradeSettings.drainTimeoutInMinutes; Azure/AKS#4306",
@@ -63,6 +68,7 @@ pub const AKS_UPGRADE: Evictor = Evictor {
 pub const GKE_UPGRADE: Evictor = Evictor {
     name: "GKE node upgrade",
     users: &[],
+    restarts: false,
     limit: minutes(60, None),
     when_refused: "asks again, then removes the pod by force",
     source: "googleforgames/agones site, controlling-disruption; strimzi/drain-cleaner#58",
@@ -72,6 +78,7 @@ pub const GKE_UPGRADE: Evictor = Evictor {
 pub const AWS_NODE_TERMINATION_HANDLER: Evictor = Evictor {
     name: "AWS Node Termination Handler",
     users: &[User::ServiceAccount("aws-node-termination-handler")],
+    restarts: false,
     limit: minutes(2, Some("--node-termination-grace-period")),
     when_refused: "asks again every 5 s, then gives up; a spot instance ends two minutes after its notice in any case",
     source: "aws/aws-node-termination-handler pkg/config/config.go, pkg/node/node.go; user: \
@@ -82,6 +89,7 @@ pub const AWS_NODE_TERMINATION_HANDLER: Evictor = Evictor {
 pub const DESCHEDULER: Evictor = Evictor {
     name: "descheduler",
     users: &[User::ServiceAccount("descheduler"), User::ServiceAccount("descheduler-sa")],
+    restarts: false,
     limit: Limit::Once,
     when_refused: "counts the eviction as failed and looks at the pod again in its next cycle",
     source: "kubernetes-sigs/descheduler pkg/descheduler/evictions/evictions.go; users: kubernetes/base/rbac.yaml, \
@@ -92,6 +100,7 @@ pub const DESCHEDULER: Evictor = Evictor {
 pub const KURED: Evictor = Evictor {
     name: "kured",
     users: &[User::ServiceAccount("kured")],
+    restarts: false,
     limit: Limit::Told("--drain-timeout, none by default"),
     when_refused: "asks again every 5 s; after its timeout it reboots only with --force-reboot",
     source: "kubereboot/kured cmd/kured/main.go; user: kured-rbac.yaml",
@@ -101,6 +110,7 @@ pub const KURED: Evictor = Evictor {
 pub const CLUSTER_API: Evictor = Evictor {
     name: "Cluster API",
     users: &[],
+    restarts: false,
     limit: Limit::Told("nodeDrainTimeoutSeconds of the Machine, none by default"),
     when_refused: "records it in the Machine's conditions and asks again; after its timeout the machine is deleted \
                    with the pod",
@@ -111,6 +121,7 @@ pub const CLUSTER_API: Evictor = Evictor {
 pub const CAST_AI: Evictor = Evictor {
     name: "CAST AI Evictor",
     users: &[User::ServiceAccount("castai-evictor")],
+    restarts: false,
     limit: Limit::Unknown,
     when_refused: "comes back to the node in a later cycle",
     source: "docs.cast.ai/docs/evictor; user: castai/helm-charts charts/castai-evictor",
@@ -135,6 +146,7 @@ pub(super) const KNOWN: &[Evictor] = &[
             namespace: "openshift-machine-config-operator",
             name: "machine-config-controller",
         }],
+        restarts: false,
         limit: Limit::Unlimited,
         when_refused: "asks again in tries of 90 s, reports a failed drain after an hour and goes on",
         source: "openshift/machine-config-operator pkg/controller/drain/drain_controller.go; user: \
@@ -143,6 +155,7 @@ pub(super) const KNOWN: &[Evictor] = &[
     Evictor {
         name: "medik8s Node Maintenance Operator",
         users: &[User::ServiceAccount("node-maintenance-operator-controller-manager")],
+        restarts: false,
         limit: Limit::Unlimited,
         when_refused: "asks again in tries of 30 s",
         source: "medik8s/node-maintenance-operator internal/controller/nodemaintenance_controller.go; user: \
@@ -151,6 +164,7 @@ pub(super) const KNOWN: &[Evictor] = &[
     Evictor {
         name: "Rancher System Upgrade Controller",
         users: &[User::ServiceAccountIn { namespace: "system-upgrade", name: "system-upgrade" }],
+        restarts: false,
         limit: Limit::Told("drain.timeout of the Plan, and the deadline of its Jobs"),
         when_refused: "runs kubectl drain in a Job, which asks again every 5 s",
         source: "rancher/system-upgrade-controller pkg/upgrade/job/job.go; user: \
@@ -159,6 +173,7 @@ pub(super) const KNOWN: &[Evictor] = &[
     Evictor {
         name: "Vertical Pod Autoscaler updater",
         users: &[User::ServiceAccount("vpa-updater"), User::ServiceAccount("vertical-pod-autoscaler-updater")],
+        restarts: true,
         limit: Limit::Once,
         when_refused: "logs it and looks at the pod again in its next loop",
         source: "kubernetes/autoscaler vertical-pod-autoscaler/pkg/updater; users: deploy/vpa-rbac.yaml, \
@@ -167,6 +182,7 @@ pub(super) const KNOWN: &[Evictor] = &[
     Evictor {
         name: "Argo Rollouts",
         users: &[User::ServiceAccount("argo-rollouts")],
+        restarts: true,
         limit: Limit::Unlimited,
         when_refused: "tries again when it looks at the Rollout again",
         source: "argoproj/argo-rollouts rollout/restart.go; user: manifests/base/argo-rollouts-sa.yaml",
@@ -174,6 +190,7 @@ pub(super) const KNOWN: &[Evictor] = &[
     Evictor {
         name: "draino",
         users: &[User::ServiceAccount("draino")],
+        restarts: false,
         limit: Limit::Fixed {
             limit: Duration::from_secs(8 * 60 + 30),
             setting: Some("--max-grace-period and --eviction-headroom"),

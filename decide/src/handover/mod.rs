@@ -4,6 +4,7 @@
 //! controller acts on it. [`reconcile`] is the controller's step: holds and workload in, actions out.
 
 pub mod close;
+mod doomed;
 pub mod reconcile;
 pub mod record;
 pub mod scale;

@@ -8,12 +8,13 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::close::ClosePod;
+use super::doomed;
 use super::record::{self, HandoverRecord};
 use super::scale::{self, object_of};
 use super::situation::Replacement;
 use super::{Situation, Workload, situation};
 use crate::action::{Action, Event, Reference};
-use crate::hold::{HoldStatus, HoldView, Outcome, Phase};
+use crate::hold::{HoldStatus, HoldTrigger, HoldView, Outcome, Phase};
 use crate::policy::{self, Mode, OnFailure, Protection};
 use crate::view::{DeploymentView, PodView, Strategy};
 
@@ -92,6 +93,12 @@ impl Plan {
 /// Decides what to write for one workload.
 pub fn reconcile(input: &Input<'_>) -> Plan {
     let mut plan = Plan::default();
+    let in_time = doomed::in_time(input);
+    let holds = in_time.iter().map(|(hold, victim)| (&**hold, *victim)).collect();
+    let input = &Input { holds, ..input.clone() };
+    if doomed::ahead(input, &mut plan).is_break() {
+        return plan;
+    }
     let mut holds = input.holds.clone();
     holds.sort_by(|(a, _), (b, _)| (a.spec.requested_at, &a.name).cmp(&(b.spec.requested_at, &b.name)));
     match (input.workload, input.protection) {
@@ -279,9 +286,10 @@ fn wait(
     steps
 }
 
-/// The Event that an eviction is held: once, with the step that takes the hold up.
+/// The Event that an eviction is held: once, with the step that takes the hold up. Of a hold that began without one
+/// people were told already.
 pub(super) fn held_event(deployment: &DeploymentView, hold: &HoldView) -> Vec<Action> {
-    if hold.status.phase != Phase::Pending {
+    if hold.status.phase != Phase::Pending || hold.spec.trigger == HoldTrigger::Doom {
         return Vec::new();
     }
     let evictor = if hold.spec.evictor.is_empty() { "somebody" } else { &hold.spec.evictor };

@@ -21,6 +21,7 @@ pub use view::{
     HoldReason, HoldSpec, HoldStatus, HoldTrigger, HoldView, Outcome, Phase, WorkloadRef, deadline, hold_name,
 };
 
+use crate::evictors;
 use crate::handover::{Situation, Workload, scale, situation};
 use crate::policy::{self, Mode, Protection};
 use crate::view::{PodPhase, PodView};
@@ -64,9 +65,17 @@ pub struct Rules {
     pub excluded_namespaces: Vec<String>,
     /// User names whose evictions always pass; a trailing `*` matches a prefix.
     pub ignore_evictors: Vec<String>,
+    /// Evictions by programs that restart or resize pods pass, but for busy pods.
+    pub ignore_restarters: bool,
 }
 
 impl Rules {
+    /// A program that restarts or resizes pods asks, and such are let through: they want a new pod and not an empty node,
+    /// have their own rules about how many may be missing, and would be answered with a rollout each time.
+    fn ignores_restarter(&self, user: &str) -> bool {
+        self.ignore_restarters && evictors::recognise(user).is_some_and(|evictor| evictor.restarts)
+    }
+
     /// Pods of this namespace are never held, nor told anything of.
     pub fn excludes(&self, namespace: &str) -> bool {
         self.excluded_namespaces.iter().any(|excluded| excluded == namespace)
@@ -162,7 +171,10 @@ fn decide_wet(
         return Decision::allow(Allowed::NotProtected);
     };
     let ignored = |patterns: &[String]| policy::evictor_matches(patterns, request.evictor);
-    if ignored(&rules.ignore_evictors) || ignored(&protection.settings.ignore_evictors) {
+    if ignored(&rules.ignore_evictors)
+        || ignored(&protection.settings.ignore_evictors)
+        || rules.ignores_restarter(request.evictor)
+    {
         return Decision::allow(Allowed::IgnoredEvictor);
     }
     if let Err(unsupported) = policy::supported(workload.deployment, protection.settings.mode, workload.autoscaler) {
@@ -185,7 +197,9 @@ fn decide_wet(
     if memory.released || given_up || let_go || hold.is_some_and(|hold| hold.status.phase.is_released()) {
         return release(Allowed::Released);
     }
-    let bounds = Bounds::of(&memory, hold, record.map(|record| (record.requested_at, record.deadline)));
+    let doomed = victim.node.as_deref().and_then(|node| workload.dooms.get(node));
+    let until = doomed.and_then(|doomed| doomed.until());
+    let bounds = Bounds::of(&memory, hold, record.map(|record| (record.requested_at, record.deadline)), until);
     let situation = situation(workload, victim, now.wall);
     // A stand-in serves one victim of several, and only who writes that down may say which.
     if let Situation::Served { by } = situation
@@ -253,7 +267,13 @@ struct Bounds {
 }
 
 impl Bounds {
-    fn of(memory: &Memory, hold: Option<&HoldView>, record: Option<(Timestamp, Timestamp)>) -> Self {
+    /// `until`: when the victim's node goes by itself.
+    fn of(
+        memory: &Memory,
+        hold: Option<&HoldView>,
+        record: Option<(Timestamp, Timestamp)>,
+        until: Option<Timestamp>,
+    ) -> Self {
         let seconds = u32::try_from(memory.limit.as_secs()).unwrap_or(u32::MAX);
         let own = (memory.first.wall, deadline(memory.first.wall, seconds));
         let recorded = hold.map(|hold| (hold.spec.requested_at, hold.spec.deadline));
@@ -261,7 +281,7 @@ impl Bounds {
         let known = || all.iter().flatten();
         Self {
             requested_at: known().map(|(at, _)| *at).min().unwrap_or(own.0),
-            deadline: known().map(|(_, until)| *until).min().unwrap_or(own.1),
+            deadline: known().map(|(_, until)| *until).chain(until).min().unwrap_or(own.1),
         }
     }
 

@@ -4,7 +4,10 @@ mod cases;
 
 use cases::{holds, let_through, released, released_hold};
 
+use jiff::SignedDuration;
+
 use super::*;
+use crate::doom::Doomed;
 use crate::handover::record::HandoverRecord;
 use crate::policy::Unsupported;
 use crate::testing::{NEW, OLD, REPLACEMENT, Scene, VICTIM, after, hold, record};
@@ -17,6 +20,8 @@ struct Case {
     rules: Rules,
     synced: bool,
     known: bool,
+    /// What is known of `node-1`.
+    node: Option<Doomed>,
     namespace: &'static str,
     uid: Option<&'static str>,
     dry_run: bool,
@@ -32,7 +37,9 @@ impl Case {
             rules: Rules {
                 excluded_namespaces: vec!["kube-system".into(), "belay-system".into()],
                 ignore_evictors: vec!["vpa".into()],
+                ignore_restarters: true,
             },
+            node: None,
             synced: true,
             known: true,
             namespace: "shop",
@@ -69,7 +76,8 @@ impl Case {
     }
 
     fn decide(&self) -> Decision {
-        let workload = self.scene.workload();
+        let dooms = self.node.iter().map(|doomed| ("node-1", doomed)).collect();
+        let workload = Workload { dooms, ..self.scene.workload() };
         let known = self.known && !self.scene.pods.is_empty();
         decide(
             &Request {
@@ -100,6 +108,37 @@ fn lets_through_without_a_trace_what_needs_no_protection() {
         assert_eq!(decision.answer.reason(), reason, "{name}");
         assert!(matches!(decision.answer, Answer::Allow(_)), "{name}");
         assert_eq!((decision.memory, decision.record), (None, None), "{name}");
+    }
+}
+
+#[test]
+fn a_victim_is_held_no_longer_than_its_node_lasts() {
+    let on_spot = |since, notice: Option<i64>| {
+        let notice = notice.map(SignedDuration::from_secs);
+        let node = Doomed { by: "AWS".into(), since, soft: false, notice };
+        Case::of(Scene::quiet()).with(|case| case.node = Some(node)).decide()
+    };
+    let deadline = |decision: Decision| decision.record.map(|hold| hold.deadline);
+    assert_eq!(deadline(on_spot(after(-30), Some(90))), Some(after(60)), "counted from when the signal was seen");
+    assert_eq!(deadline(on_spot(after(-30), Some(6000))), Some(after(600)), "and never longer than the policy says");
+    assert_eq!(deadline(on_spot(after(-3000), None)), Some(after(600)), "a node that waits shortens nothing");
+    let late = on_spot(after(-90), Some(90));
+    assert_eq!((late.answer, late.record), (Answer::Allow(Allowed::DeadlinePassed), None));
+}
+
+#[test]
+fn programs_that_restart_pods_pass_unless_the_platform_wants_them_held() {
+    for (evictor, passes) in [
+        ("system:serviceaccount:kube-system:vpa-updater", true),
+        ("system:serviceaccount:argo-rollouts:argo-rollouts", true),
+        ("system:serviceaccount:kube-system:cluster-autoscaler", false),
+        ("system:serviceaccount:kube-system:descheduler", false),
+        ("alice", false),
+    ] {
+        let case = Case::of(Scene::quiet()).with(|case| case.evictor = evictor);
+        assert_eq!(case.decide().answer == Answer::Allow(Allowed::IgnoredEvictor), passes, "{evictor}");
+        let strict = case.with(|case| case.rules.ignore_restarters = false);
+        assert!(strict.decide().answer.held().is_some(), "{evictor}");
     }
 }
 

@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 
 use super::World;
 use super::cluster::{Api, NODES, Pod, Progress, Set};
-use crate::steer;
+use crate::policy::Mode;
+use crate::steer::{self, Replacing};
 use crate::testing::after;
 use crate::view::{Mark, PodPhase, PodView, ReplicaSetView, Strategy};
 
@@ -62,7 +63,14 @@ impl World {
         let number = self.api.next();
         let hash = set.view.template_hash.as_deref().unwrap_or_default();
         let holds: Vec<_> = self.api.holds.iter().collect();
-        let avoid = steer::avoid(self.api.deployment.strategy, &self.api.deployment.selector, hash, &holds);
+        let workload = Replacing {
+            mode: Mode::Restart,
+            strategy: self.api.deployment.strategy,
+            selector: &self.api.deployment.selector,
+            holds: &holds,
+            going: &self.api.cordoned,
+        };
+        let avoid = steer::avoid(&workload, hash);
         let view = PodView {
             marked: false,
             mark: Mark::Free,

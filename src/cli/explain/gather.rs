@@ -22,7 +22,7 @@ use crate::cli::fill;
 use crate::cluster::apply::scaled_object;
 use crate::cluster::client::describe;
 use crate::cluster::clock::Clock;
-use crate::cluster::index::{AutoscalerSink, Index, IndexSink};
+use crate::cluster::index::{AutoscalerSink, Index, IndexSink, SeenNode};
 use crate::cluster::owners::{Resources, look_up};
 use crate::cluster::project_cost::{self, LeftOut, Pool};
 use crate::cluster::subset::{AutoscalerSubset, DeploymentSubset, NodeSubset, PodSubset, ReplicaSetSubset};
@@ -264,7 +264,10 @@ impl Reading<'_> {
         sink.replace(policies.iter().map(fill::policy).collect());
         self.fill_autoscalers(index).await;
         match Api::<NodeSubset>::all(self.client.clone()).list(&ListParams::default()).await {
-            Ok(nodes) => sink.replace(nodes.items.iter().map(project::node).collect()),
+            Ok(nodes) => {
+                let seen = |node: &NodeSubset| SeenNode { view: project::node(node), at: Clock::wall() };
+                sink.replace(nodes.items.iter().map(seen).collect());
+            }
             Err(error) => self.unread.push(format!("nodes: {}", describe(&error))),
         }
         holds

@@ -1,8 +1,7 @@
 //! How watched objects get into the cache, and whom each change concerns.
 
-use belay_decide::doom;
 use belay_decide::hold::{HoldReason, HoldView};
-use belay_decide::view::{DeploymentView, NodeView, PodView, ReplicaSetView};
+use belay_decide::view::{DeploymentView, PodView, ReplicaSetView};
 
 use super::busy::living;
 use super::{Index, PodKey, Policy, State, WorkloadKey, forget, get, insert, remove};
@@ -13,7 +12,7 @@ use crate::cluster::watch::Sink;
 pub struct IndexSink(pub Index);
 
 /// What a kind of view does to the cache.
-trait Kind: Sized {
+pub(super) trait Kind: Sized {
     /// Forgets all of this kind.
     fn clear(state: &mut State);
     /// Takes one in.
@@ -22,6 +21,15 @@ trait Kind: Sized {
     fn take(self, state: &mut State, touched: &mut Touched);
     /// All of this kind that are known, as whom a complete new set concerns.
     fn known(state: &State, touched: &mut Touched);
+    /// Takes in a complete new set.
+    fn replace(all: Vec<Self>, state: &mut State, touched: &mut Touched) {
+        Self::known(state, touched);
+        Self::clear(state);
+        for one in all {
+            one.put(state, touched);
+        }
+        Self::known(state, touched);
+    }
 }
 
 /// Whom a change concerns.
@@ -33,7 +41,7 @@ pub(super) struct Touched {
 }
 
 impl Touched {
-    fn replica_set(&mut self, state: &State, set_uid: &str) {
+    pub(super) fn replica_set(&mut self, state: &State, set_uid: &str) {
         if let Some(deployment) = state.set_owner.get(set_uid) {
             self.deployment_uid(state, deployment);
         }
@@ -44,7 +52,7 @@ impl Touched {
     }
 
     /// Only workloads that are being handed over care about nodes and policies as such.
-    fn all_with_holds(&mut self, state: &State, namespace: Option<&str>) {
+    pub(super) fn all_with_holds(&mut self, state: &State, namespace: Option<&str>) {
         let concerned =
             state.handed_over().filter(|key| namespace.is_none_or(|namespace| &*key.namespace == namespace));
         self.workloads.extend(concerned.cloned());
@@ -72,14 +80,7 @@ impl Index {
 
 impl<V: Kind + Send> Sink<V> for IndexSink {
     fn replace(&mut self, objects: Vec<V>) {
-        self.0.change(|state, touched| {
-            V::known(state, touched);
-            V::clear(state);
-            for object in objects {
-                object.put(state, touched);
-            }
-            V::known(state, touched);
-        });
+        self.0.change(|state, touched| V::replace(objects, state, touched));
     }
 
     fn apply(&mut self, object: V) {
@@ -95,6 +96,7 @@ impl Kind for PodView {
     fn clear(state: &mut State) {
         state.pods.clear();
         state.pods_of.clear();
+        state.sets_on.clear();
         state.busy.marked.clear();
     }
 
@@ -106,7 +108,7 @@ impl Kind for PodView {
         }
         if let Some(set) = &self.replica_set {
             touched.replica_set(state, set);
-            state.pods_of.entry(set.clone()).or_default().insert(self.name.clone());
+            state.settle(set, &self);
         }
         let (namespace, name) = (self.namespace.clone(), self.name.clone());
         let before = insert(&mut state.pods, &namespace, &name, self);
@@ -114,6 +116,7 @@ impl Kind for PodView {
         if let Some(before) = before {
             let now =
                 state.pods.get(&namespace).and_then(|pods| pods.get(&name)).and_then(|pod| pod.replica_set.clone());
+            state.leave(&before);
             if before.replica_set != now {
                 forget_pod_of(state, &before, touched);
             }
@@ -125,6 +128,7 @@ impl Kind for PodView {
         state.touch_held(&key, touched);
         state.mark(key, false, touched);
         if let Some(pod) = remove(&mut state.pods, &self.namespace, &self.name) {
+            state.leave(&pod);
             forget_pod_of(state, &pod, touched);
         }
         // The hold of a pod outlives its ReplicaSet's knowledge of it.
@@ -140,7 +144,7 @@ impl Kind for PodView {
 fn forget_pod_of(state: &mut State, pod: &PodView, touched: &mut Touched) {
     let Some(set) = &pod.replica_set else { return };
     touched.replica_set(state, set);
-    forget(&mut state.pods_of, set, &pod.name);
+    forget(&mut state.pods_of, &**set, &pod.name);
 }
 
 impl Kind for ReplicaSetView {
@@ -228,30 +232,6 @@ impl Kind for DeploymentView {
     }
 }
 
-impl Kind for NodeView {
-    fn clear(state: &mut State) {
-        state.doomed.clear();
-    }
-
-    fn put(self, state: &mut State, touched: &mut Touched) {
-        let doomed = doom::reason(&self).is_some();
-        let changed = if doomed { state.doomed.insert(self.name.clone()) } else { state.doomed.remove(&self.name) };
-        if changed {
-            touched.all_with_holds(state, None);
-        }
-    }
-
-    fn take(self, state: &mut State, touched: &mut Touched) {
-        if state.doomed.remove(&self.name) {
-            touched.all_with_holds(state, None);
-        }
-    }
-
-    fn known(state: &State, touched: &mut Touched) {
-        touched.all_with_holds(state, None);
-    }
-}
-
 impl Kind for Policy {
     fn clear(state: &mut State) {
         state.policies.clear();
@@ -261,6 +241,8 @@ impl Kind for Policy {
         let namespace = self.view.namespace.clone();
         touched.policies.push(namespace.as_str().into());
         touched.all_with_holds(state, Some(&namespace));
+        // It may have handovers begin by themselves, or not any more.
+        state.touch_doomed(touched);
         let name = self.view.name.clone();
         insert(&mut state.policies, &namespace, &name, self);
     }
@@ -274,6 +256,7 @@ impl Kind for Policy {
     fn known(state: &State, touched: &mut Touched) {
         touched.policies.extend(state.policies.keys().cloned());
         touched.all_with_holds(state, None);
+        state.touch_doomed(touched);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Whatever comes and goes, nothing is kept of what is gone.
 
 mod autoscalers;
+mod nodes;
 
 use belay_decide::action::ObjectRef;
 use belay_decide::handover::surge::{self, SurgeRecord};
@@ -21,7 +22,7 @@ enum Object {
     Pod(PodView),
     ReplicaSet(ReplicaSetView),
     Deployment(DeploymentView),
-    Node(NodeView),
+    Node(SeenNode),
     Policy(Policy),
     Autoscaler(Autoscaler),
 }
@@ -52,6 +53,11 @@ fn pod(name: &str, generation: u8, set: Option<(&str, u8)>) -> PodView {
         marked: false,
         mark: Mark::Free,
     }
+}
+
+fn node(name: &str, unschedulable: bool) -> SeenNode {
+    let view = NodeView { name: name.into(), unschedulable, ..NodeView::default() };
+    SeenNode { view, at: Timestamp::UNIX_EPOCH }
 }
 
 fn replica_set(name: &str, generation: u8, deployment: Option<(&str, u8)>) -> ReplicaSetView {
@@ -127,8 +133,9 @@ fn policy(name: &str) -> Policy {
 fn objects() -> impl Strategy<Value = Object> {
     let of = || (names(), 0..2_u8);
     prop_oneof![
-        3 => (of(), proptest::option::of(of()))
-            .prop_map(|((name, generation), set)| Object::Pod(pod(name, generation, set))),
+        3 => (of(), proptest::option::of(of()), proptest::option::of(names())).prop_map(|((name, generation), set, node)| {
+            Object::Pod(PodView { node: node.map(Into::into), ..pod(name, generation, set) })
+        }),
         3 => (of(), proptest::option::of(of()))
             .prop_map(|((name, generation), above)| Object::ReplicaSet(replica_set(name, generation, above))),
         2 => (of(), any::<bool>())
@@ -137,7 +144,7 @@ fn objects() -> impl Strategy<Value = Object> {
             |(governor, name, target, surged)| Object::Autoscaler(autoscaler(governor, name, target, surged))
         ),
         1 => (names(), any::<bool>()).prop_map(|(name, unschedulable)| {
-            Object::Node(NodeView { name: name.into(), unschedulable, taints: Vec::new(), conditions: Vec::new() })
+            Object::Node(node(name, unschedulable))
         }),
         1 => names().prop_map(|name| Object::Policy(policy(name))),
     ]
@@ -182,7 +189,7 @@ proptest! {
                 Object::Pod(pod(name, 9, None)),
                 Object::ReplicaSet(replica_set(name, 9, None)),
                 Object::Deployment(deployment(name, 9, false)),
-                Object::Node(NodeView { name: name.into(), ..NodeView::default() }),
+                Object::Node(node(name, false)),
                 Object::Policy(policy(name)),
             ];
             for object in last {

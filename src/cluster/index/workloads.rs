@@ -1,11 +1,13 @@
 //! The questions that are asked of the cache, each answered under the read lock.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 use belay_decide::handover::Workload;
 use belay_decide::hold::{Facts, HoldReason, HoldView, Phase, hold_name};
+use belay_decide::policy::Trigger;
 use belay_decide::policy_status;
-use belay_decide::view::{AutoscalerView, PodView, Strategy};
+use belay_decide::steer::Replacing;
+use belay_decide::view::{AutoscalerView, PodView};
 use jiff::Timestamp;
 use kube::core::{Selector, SelectorExt};
 
@@ -130,7 +132,7 @@ impl State {
             .collect();
         let pods: Vec<_> = replica_sets
             .iter()
-            .filter_map(|set| self.pods_of.get(&set.uid))
+            .filter_map(|set| self.pods_of.get(&*set.uid))
             .flatten()
             .filter_map(|name| get(&self.pods, namespace, name))
             .collect();
@@ -141,9 +143,20 @@ impl State {
             .map(|hold| hold.spec.victim_node.as_str())
             .filter(|node| !node.is_empty());
         let autoscaler = self.autoscalers.governing(&key);
-        let occupied = pods.iter().filter_map(|pod| pod.node.as_deref());
-        let doomed_nodes: BTreeSet<&str> = occupied.filter(|node| self.doomed.contains(*node)).chain(victims).collect();
-        Workload { deployment, replica_sets, pods, doomed_nodes, dooms: BTreeMap::new(), autoscaler }
+        let dooms = self.dooms(&pods);
+        let going = dooms.iter().filter(|(_, doomed)| !doomed.soft).map(|(node, _)| *node);
+        let doomed_nodes: BTreeSet<&str> = going.chain(victims).collect();
+        Workload { deployment, replica_sets, pods, doomed_nodes, dooms, autoscaler }
+    }
+
+    /// A handover may begin by itself: it does for this Deployment, and one of its pods is on a node that is about to go,
+    /// or may be.
+    fn may_begin(&self, deployment: &DeploymentView, default: &DefaultPolicy) -> bool {
+        // Asked for nearly every change in the cluster: what is seldom true comes first.
+        let on_doom = |protection: Protection| protection.settings.trigger == Trigger::OnDoom;
+        !self.doomed.is_empty()
+            && self.protection(deployment, default).is_some_and(on_doom)
+            && !self.workload(deployment).dooms.is_empty()
     }
 
     fn deployment_of<'a>(&'a self, pod: &PodView) -> Option<&'a DeploymentView> {
@@ -179,7 +192,8 @@ impl Index {
         ask(&Facts { synced, victim: Some(victim), workload: workload.as_ref(), protection: protection.as_ref(), hold })
     }
 
-    /// Asks about a workload that is being handed over; `None` where it has neither holds nor a surge.
+    /// Asks about a workload that is being handed over, or may be soon by itself; `None` where it has neither holds nor a
+    /// surge, and where none of its pods that are handed over by themselves is on a node that is about to go.
     pub fn workload<R>(
         &self,
         key: &WorkloadKey,
@@ -191,10 +205,13 @@ impl Index {
             .holds_of(key)
             .map(|hold| (hold, state.pod_of_uid(&hold.namespace, &hold.spec.victim_name, &hold.spec.victim_uid)))
             .collect();
-        if holds.is_empty() && !state.surged.contains(key) {
+        let deployment = get(&state.deployments, &key.namespace, &key.name);
+        if holds.is_empty()
+            && !state.surged.contains(key)
+            && !deployment.is_some_and(|deployment| state.may_begin(deployment, default))
+        {
             return None;
         }
-        let deployment = get(&state.deployments, &key.namespace, &key.name);
         let protection = deployment.and_then(|deployment| state.protection(deployment, default));
         let workload = deployment.map(|deployment| state.workload(deployment));
         // A Deployment of the same name but another UID is another workload: to its predecessor's holds it is gone.
@@ -221,7 +238,8 @@ impl Index {
         namespace: &str,
         replica_set: &str,
         template_hash: &str,
-        ask: impl FnOnce(Strategy, &BTreeMap<String, String>, &[&HoldView]) -> R,
+        default: &DefaultPolicy,
+        ask: impl FnOnce(&Replacing<'_>) -> R,
     ) -> Option<R> {
         let name = replica_set.strip_suffix(template_hash)?.strip_suffix('-')?;
         let state = self.state.read();
@@ -230,7 +248,9 @@ impl Index {
             return None;
         }
         let deployment = get(&state.deployments, namespace, name)?;
-        Some(ask(deployment.strategy, &deployment.selector, &holds))
+        let mode = state.protection(deployment, default).map(|protection| protection.settings.mode).unwrap_or_default();
+        let (strategy, selector) = (deployment.strategy, &deployment.selector);
+        Some(ask(&Replacing { mode, strategy, selector, holds: &holds, going: &state.going() }))
     }
 
     /// Asks about each policy of a namespace, in the order of their names.
@@ -264,13 +284,12 @@ impl Index {
         answers
     }
 
-    /// Has every workload looked at that is being handed over.
+    /// Has every workload looked at that is being handed over, or may be soon by itself.
     pub fn touch_workloads_with_holds(&self) {
-        let Some(dirty) = &self.dirty else { return };
-        let keys: Vec<_> = self.state.read().handed_over().cloned().collect();
-        for key in keys {
-            dirty.workload(key);
-        }
+        self.change(|state, touched| {
+            touched.all_with_holds(state, None);
+            state.touch_doomed(touched);
+        });
     }
 
     /// Has every policy looked at.

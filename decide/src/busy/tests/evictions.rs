@@ -67,7 +67,8 @@ impl Case {
             read: self.read,
         };
         let request = Request { namespace: "ci", name: "w", uid: self.uid, dry_run: false, evictor: self.evictor };
-        let rules = Rules { excluded_namespaces: Vec::new(), ignore_evictors: vec!["vpa*".into()] };
+        let rules =
+            Rules { excluded_namespaces: Vec::new(), ignore_evictors: vec!["vpa*".into()], ignore_restarters: true };
         let step = decide(&request, &rules, &facts, self.memory.as_ref(), self.now());
         assert_eq!(decide(&request, &rules, &facts, self.memory.as_ref(), self.now()), step, "the same twice");
         step
@@ -242,6 +243,8 @@ fn lets_through_without_a_trace_what_needs_no_protection() {
         assert!(decision.answer.held().is_none(), "{name}");
     }
     assert_eq!(in_words(&busy().with(|case| case.uid = Some("pod-1")).step()), "hold PodBusy");
+    let restarter = busy().with(|case| case.evictor = "system:serviceaccount:kube-system:vpa-updater");
+    assert_eq!(in_words(&restarter.step()), "hold PodBusy", "a job is lost whoever ends it");
 }
 
 #[test]
