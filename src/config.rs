@@ -247,6 +247,11 @@ impl Config {
         self.eviction_hold.default_policy.check()
     }
 
+    /// Some evictions are held: for handovers, or for busy pods.
+    pub fn holds(&self) -> bool {
+        self.eviction_hold.enabled || self.busy_hints.enabled
+    }
+
     /// What the eviction decision needs.
     pub fn rules(&self, own_namespace: &str) -> Rules {
         let hold = &self.eviction_hold;

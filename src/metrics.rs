@@ -73,6 +73,8 @@ pub struct Metrics {
     busy_holds_ended: Family<Outcome, Counter>,
     hint_conflicts: Counter,
     stamped: Counter,
+    responders: Counter,
+    requests: Family<ResultLabel, Counter>,
     costs: Costs,
 }
 
@@ -153,6 +155,14 @@ impl Default for Metrics {
         );
         let stamped = Counter::default();
         registry.register("pods_stamped", "New pods that got their first hints in their own create", stamped.clone());
+        let responders = Counter::default();
+        registry.register("pods_given_responder", "New pods that name Belay as a responder", responders.clone());
+        let requests = Family::default();
+        registry.register(
+            "eviction_requests",
+            "What became of EvictionRequests that Belay responds to",
+            requests.clone(),
+        );
         let costs = Costs::register(&mut registry);
         Self {
             registry: Mutex::new(registry),
@@ -170,6 +180,8 @@ impl Default for Metrics {
             busy_holds_ended,
             hint_conflicts,
             stamped,
+            responders,
+            requests,
             costs,
         }
     }
@@ -257,6 +269,16 @@ impl Metrics {
         self.stamped.inc();
     }
 
+    /// A new pod names Belay as a responder.
+    pub fn given_responder(&self) {
+        self.responders.inc();
+    }
+
+    /// An EvictionRequest was held, left to the next responder, or withdrawn.
+    pub fn responded(&self, result: &'static str) {
+        self.requests.get_or_create(&ResultLabel { result }).inc();
+    }
+
     /// Counts one of each kind, so that each kind is served.
     #[cfg(test)]
     pub(crate) fn count_everything(&self) {
@@ -269,6 +291,7 @@ impl Metrics {
         self.watch_failing("pods".into());
         self.busy_pod("arc-runner", "Busy", 1);
         self.busy_hold_ended("JobEnded");
+        self.responded("Held");
         self.cost_nodes(&[("Normal", 1)]);
         self.cost_write("Ok");
         self.cost_ranking(0.001, 1, 0);
@@ -292,6 +315,6 @@ mod tests {
         let text = metrics.encode().unwrap();
         assert!(text.contains(r#"belay_eviction_reviews_total{decision="Hold",reason="AwaitingRestart"} 1"#), "{text}");
         let helped: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("# HELP ")).collect();
-        assert_eq!(helped.len(), 23, "each metric has its HELP: {text}");
+        assert_eq!(helped.len(), 25, "each metric has its HELP: {text}");
     }
 }

@@ -6,10 +6,13 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
+
 use crate::busy::GroupKind;
 use crate::handover::record::HandoverRecord;
 use crate::handover::surge::SurgeRecord;
 use crate::hold::{HoldSpec, HoldStatus};
+use crate::lifecycle::Report;
 use crate::ownership::Key;
 use crate::view::Governor;
 
@@ -36,7 +39,14 @@ pub enum Action {
         /// Its whole new status.
         status: HoldStatus,
     },
-    /// Delete an EvictionHold whose history has been kept long enough.
+    /// Note in an EvictionHold that its victim's eviction is still asked for.
+    NoteRequest {
+        /// The hold; its version is no precondition, since whatever was written to it does not change that.
+        hold: ObjectRef,
+        /// When it was.
+        at: Timestamp,
+    },
+    /// Delete an EvictionHold whose history has been kept long enough, or whose eviction is not wanted any more.
     DeleteHold {
         /// The hold.
         hold: ObjectRef,
@@ -90,6 +100,13 @@ pub enum Action {
         kind: GroupKind,
         /// The owner; without a version, since whatever was written to it does not change whether it is to go.
         owner: ObjectRef,
+    },
+    /// Report to an Eviction of `lifecycle.k8s.io` how far Belay is with it, as one of its responders.
+    Respond {
+        /// The Eviction.
+        eviction: ObjectRef,
+        /// What to report.
+        report: Report,
     },
     /// Tell people.
     Event(Event),

@@ -16,6 +16,7 @@ pub mod doom;
 pub mod evictors;
 pub mod handover;
 pub mod hold;
+pub mod lifecycle;
 pub mod ownership;
 pub mod policy;
 pub mod policy_status;

@@ -313,6 +313,11 @@ pub(crate) fn in_words(plan: &Plan) -> Vec<Vec<String>> {
         Action::Scale { deployment, replicas } => format!("{}: scale to {replicas}", deployment.name),
         Action::PatchPod { pod, .. } => format!("{}: patch", pod.name),
         Action::DeleteOwner { kind, owner } => format!("{kind} {}: delete", owner.name),
+        Action::NoteRequest { hold, .. } => format!("{}: asked for", hold.name),
+        Action::Respond { eviction, report } => {
+            let word = if report.completed.is_some() { "completed" } else { "heartbeat" };
+            format!("{}: {word}: {}", eviction.name, report.message)
+        }
         Action::Event(event) => format!("{}: {}", if event.warning { "warning" } else { "event" }, event.reason),
     };
     plan.sequences.iter().map(|sequence| sequence.iter().map(words).collect()).collect()

@@ -9,20 +9,23 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::ServerArgs;
+use super::fill::fill_requests;
 use super::process::{Filled, Prepared, Process, conditions};
 use crate::cluster::apply::Applier;
 use crate::cluster::index::Index;
 use crate::cluster::lease::{self, Leadership};
+use crate::cluster::owners::Resources;
 use crate::cluster::project_cost::LeftOut;
 use crate::cluster::trust::Trust;
-use crate::cluster::watch::{Health, settled, synced};
+use crate::cluster::watch::{Health, RuleHealth, Watches, settled, synced};
 use crate::config::Config;
 use crate::controllers::costs::OwnPod;
 use crate::controllers::work::Written;
-use crate::controllers::{Shared, busy, certificates, costs, handover, policies};
+use crate::controllers::{Shared, busy, certificates, costs, handover, policies, requests};
 use crate::rate::TokenBucket;
 use crate::tasks::Tasks;
 use crate::webhook::admin::{self, Admin};
+use crate::webhook::live::LiveReader;
 
 pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     let mut prepared = Prepared::load(&args)?;
@@ -64,7 +67,7 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
         client.clone(),
         Arc::clone(&leadership),
         Arc::new(TokenBucket::new(config.writes_per_second)),
-        resources,
+        resources.clone(),
         args.pod_name.clone(),
         Arc::clone(&metrics),
         &tasks,
@@ -81,17 +84,14 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     };
     let left_out = LeftOut::of(config.rules(&args.namespace), &selects, shared.index.rules());
     let handover = handover::Loop { shared: shared.clone(), written: Written::default(), left_out };
-    let busy = busy::Loop {
-        shared: shared.clone(),
-        selects,
-        rule_health: rule_health.clone(),
-        written: Written::default(),
-        remembered: busy::Remembered::default(),
-    };
+    let (written, remembered) = (Written::default(), busy::Remembered::default());
+    let busy = busy::Loop { shared: shared.clone(), selects, rule_health: rule_health.clone(), written, remembered };
     let cost_writes = config.deletion_cost.writes_per_second;
     let ranking = costs.clone().map(|Filled { costs, health, .. }| {
         costs::Loop::new(shared.clone(), costs, health, own_pod(&args), cost_writes)
     });
+    let responding = config.holds().then(|| responding(&watches, &shared, &rule_health, &resources));
+    let requests = responding.as_ref().map(|responding| responding.evictions.clone());
     let policies = policies::Loop { shared };
     let certificates = certificates::Loop {
         client,
@@ -104,17 +104,19 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
         applier,
     };
     let ranking = ranking.map(|costs| tasks.spawn("deletion costs", costs.run(terminate.clone())));
+    let responding = responding.map(|requests| tasks.spawn("eviction requests", requests.run(terminate.clone())));
     let loops = [
         tasks.spawn("handovers", handover.run(terminate.clone())),
         tasks.spawn("busy pods", busy.run(terminate.clone())),
         tasks.spawn("policies", policies.run(terminate.clone())),
         tasks.spawn("certificates", certificates.run(terminate.clone())),
     ];
-    let admin = Admin { conditions: Arc::new(conditions(&terminate, health, &rule_health, costs.as_ref())), metrics };
+    let conditions = conditions(&terminate, health, &rule_health, costs.as_ref(), requests.as_ref());
+    let admin = Admin { conditions: Arc::new(conditions), metrics };
     let serving = tokio::spawn(admin::serve(admin_listener, admin, stop.clone()));
 
     let failed = ended(&tasks, &terminate).await;
-    for task in loops.into_iter().chain(ranking) {
+    for task in loops.into_iter().chain(ranking).chain(responding) {
         task.await.context("a controller loop failed")?;
     }
     resign.cancel();
@@ -124,6 +126,17 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     match failed {
         Some(task) => bail!("the task {task:?} ended by itself, which is a defect; see the log above"),
         None => Ok(()),
+    }
+}
+
+/// Begins to watch what EvictionRequests ask, for the loop that responds to them.
+fn responding(watches: &Watches, shared: &Shared, rule_health: &RuleHealth, resources: &Resources) -> requests::Loop {
+    requests::Loop {
+        shared: shared.clone(),
+        evictions: fill_requests(watches, &shared.index, resources),
+        rule_health: rule_health.clone(),
+        live: LiveReader::new(shared.client.clone(), resources.clone()),
+        written: Written::default(),
     }
 }
 

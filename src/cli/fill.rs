@@ -9,6 +9,7 @@ use std::sync::Arc;
 use belay_decide::busy::{GroupKind, Rule};
 use belay_decide::cost::cluster::KnownPod;
 use belay_decide::hold::{HoldView, Rules};
+use belay_decide::lifecycle;
 use belay_decide::view::Governor;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -24,12 +25,12 @@ use crate::cluster::costs::{CostSink, Costs, Pair};
 use crate::cluster::index::{
     AutoscalerSink, BusyPodSink, Index, IndexSink, LinkedSink, OwnerSink, Policy, SeenNode, Target,
 };
-use crate::cluster::owners::{self, Resources};
+use crate::cluster::owners::{self, Followed, Resources};
 use crate::cluster::pool::Pool;
 use crate::cluster::project_cost::{self, LeftOut};
 use crate::cluster::subset::{AutoscalerSubset, DeploymentSubset, NodeSubset, PodSubset, ReplicaSetSubset};
 use crate::cluster::watch::{Health, RuleHealth, Watches};
-use crate::cluster::{project, project_autoscaler, project_busy};
+use crate::cluster::{project, project_autoscaler, project_busy, project_lifecycle};
 use crate::config::{Config, Selects};
 
 /// What the watches of a server are for.
@@ -129,6 +130,21 @@ pub(super) fn fill(watches: &Watches, index: &Index, resources: &Resources, purp
         ]);
     }
     reading
+}
+
+/// The kind that a responder reads, in the version whose meaning is known.
+fn evictions() -> Followed {
+    Followed::only_in(lifecycle::eviction(), lifecycle::VERSION)
+}
+
+/// Watches what EvictionRequests ask, where the API server serves them.
+pub(super) fn fill_requests(watches: &Watches, index: &Index, resources: &Resources) -> Health {
+    owners::follow(watches, resources.clone(), evictions(), project_lifecycle::eviction, IndexSink(index.clone()))
+}
+
+/// Keeps known whether there may be EvictionRequests, for new pods.
+pub(super) fn look_out_for_requests(watches: &Watches, resources: &Resources) -> Health {
+    owners::look_out(watches, resources.clone(), evictions())
 }
 
 /// Watches what deletion costs read besides: budgets, and what Karpenter says where it is installed.

@@ -158,21 +158,23 @@ impl Process {
     }
 }
 
-/// What must be so for a server to be ready: it is not ending, and its caches are filled. Those of what busy rules ask
-/// and deletion costs read are waited for only until it is known that they cannot be filled, such as for want of a
-/// right: one wrong rule must not take down the rest.
+/// What must be so for a server to be ready: it is not ending, and its caches are filled. Those of what busy rules and
+/// EvictionRequests ask and deletion costs read are waited for only until it is known that they cannot be filled, such
+/// as for want of a right: one wrong rule must not take down the rest.
 pub(super) fn conditions(
     terminate: &CancellationToken,
     health: Vec<Health>,
     rule_health: &RuleHealth,
     costs: Option<&Filled>,
+    requests: Option<&Health>,
 ) -> Vec<Condition> {
     let terminating = terminate.clone();
     let serving = move || if terminating.is_cancelled() { Err("shutting down".to_owned()) } else { Ok(()) };
     let caches = health.into_iter().map(|health| -> Condition { ("cache", Arc::new(move || health.ready())) });
     let governing = rule_health.pods.iter().cloned();
     let governing = governing.map(|health| -> Condition { ("cache", Arc::new(move || health.ready())) });
-    let asked = rule_health.asked.iter().flatten().chain(costs.iter().flat_map(|filled| &filled.health)).cloned();
+    let asked = rule_health.asked.iter().flatten().chain(costs.iter().flat_map(|filled| &filled.health));
+    let asked = asked.chain(requests).cloned();
     let asked = asked.map(|health| -> Condition { ("cache", Arc::new(move || health.settled())) });
     std::iter::once::<Condition>(("serving", Arc::new(serving))).chain(caches).chain(governing).chain(asked).collect()
 }
@@ -223,7 +225,7 @@ mod tests {
         let asked = vec![vec![late.clone()], vec![denied.clone()]];
         let rule_health = RuleHealth { pods: vec![governing.clone()], asked };
         let terminate = CancellationToken::new();
-        let conditions = conditions(&terminate, vec![cache.clone()], &rule_health, None);
+        let conditions = conditions(&terminate, vec![cache.clone()], &rule_health, None, None);
         let missing = || conditions.iter().filter(|(_, condition)| condition().is_err()).count();
         assert_eq!(missing(), 4);
         for health in [&cache, &governing, &late, &denied] {

@@ -9,6 +9,7 @@ use tokio::net::TcpListener;
 use webhook_certs::{CertResolver, Jitter, LeafRequest};
 
 use super::WebhookArgs;
+use super::fill::look_out_for_requests;
 use super::process::{Prepared, Process, conditions};
 use crate::cluster::clock::Clock;
 use crate::cluster::index::Index;
@@ -51,6 +52,7 @@ pub(super) async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         stop,
     } = process;
 
+    let requests = config.holds().then(|| look_out_for_requests(&watches, &resources));
     let trust = Trust::watch(&watches, &server_args.namespace, &config);
     let resolver = CertResolver::new();
     let request = LeafRequest {
@@ -71,7 +73,8 @@ pub(super) async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         busy_victims: Victims::default(),
         selects,
         bind_time: costs.clone().map(|filled| BindTime::new(filled.costs, filled.health, filled.left_out)),
-        live: Some(LiveReader::new(client, resources)),
+        live: Some(LiveReader::new(client, resources.clone())),
+        resources,
         recorder,
         metrics: Arc::clone(&metrics),
         clock: Clock::start(),
@@ -79,7 +82,7 @@ pub(super) async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     if let Some(filled) = costs.clone() {
         tasks.spawn("ranks", filled.costs.keep_ranked(filled.health, stop.clone()));
     }
-    let mut conditions = conditions(&terminate, health, &rule_health, costs.as_ref());
+    let mut conditions = conditions(&terminate, health, &rule_health, costs.as_ref(), requests.as_ref());
     conditions.push(("certificate", Arc::new(move || leaf.ready())));
     let telemetry = metrics.register(Telemetry::register);
     let admin = Admin { conditions: Arc::new(conditions), metrics };

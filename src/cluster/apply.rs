@@ -15,11 +15,14 @@ use belay_decide::action::{Action, Event, ObjectRef, Reference};
 use belay_decide::busy::GroupKind;
 use belay_decide::handover::{record, surge};
 use belay_decide::hold::{HoldSpec, HoldStatus, Outcome, Phase};
+use belay_decide::lifecycle::{self, Report};
 use belay_decide::ownership::Key;
 use belay_decide::view::Governor;
+use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use k8s_openapi::api::lifecycle::v1alpha1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::events::{Event as KubeEvent, EventType, Recorder, Reporter};
@@ -218,6 +221,9 @@ impl Applier {
             Action::UpdateHold { hold, status } => {
                 self.write("EvictionHoldStatus", of_hold(hold), self.update_hold(hold, status)).await
             }
+            Action::NoteRequest { hold, at } => {
+                self.write("EvictionHoldStatus", of_hold(hold), self.note_request(hold, *at)).await.map(|()| None)
+            }
             Action::DeleteHold { hold } => {
                 self.write("EvictionHold", of_hold(hold), self.delete_hold(hold)).await.map(|()| None)
             }
@@ -239,6 +245,10 @@ impl Applier {
                 self.write("Pod", object, self.patch_pod(pod, changes)).await
             }
             Action::DeleteOwner { kind, owner } => self.delete_owner(kind, owner).await.map(|()| None),
+            Action::Respond { eviction, report } => {
+                let object = format!("Eviction {}/{}", eviction.namespace, eviction.name);
+                self.write("EvictionStatus", object, self.respond(eviction, report)).await
+            }
             Action::Event(event) => {
                 self.tell(event);
                 Ok(None)
@@ -345,6 +355,21 @@ impl Applier {
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let written = api.patch_status(&hold.name, &params, &Patch::Merge(patch)).await?;
         Ok(Superseded::by(hold, &written.metadata))
+    }
+
+    async fn note_request(&self, hold: &ObjectRef, at: Timestamp) -> kube::Result<()> {
+        let patch = json!({ "metadata": { "uid": hold.uid }, "status": { "lastRequestedAt": Time(at) } });
+        let api: Api<api::EvictionHold> = Api::namespaced(self.client.clone(), &hold.namespace);
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        api.patch_status(&hold.name, &params, &Patch::Merge(patch)).await.map(drop)
+    }
+
+    async fn respond(&self, eviction: &ObjectRef, report: &Report) -> kube::Result<Option<Superseded>> {
+        let api: Api<Eviction> = Api::namespaced(self.client.clone(), &eviction.namespace);
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let patch = Patch::Strategic(response(eviction, report));
+        let written = api.patch_status(&eviction.name, &params, &patch).await?;
+        Ok(Superseded::by(eviction, &written.metadata))
     }
 
     async fn delete_hold(&self, hold: &ObjectRef) -> kube::Result<()> {
@@ -481,6 +506,25 @@ fn surge_patch(
             "annotations": { surge::SURGE_ANNOTATION: record.map(surge::render) },
         },
         "spec": { number_field(governor): number },
+    })
+}
+
+/// One strategic merge patch, which changes Belay's own entry of the list of responders and leaves the others alone.
+fn response(eviction: &ObjectRef, report: &Report) -> serde_json::Value {
+    let mut ours = json!({ "name": lifecycle::RESPONDER, "message": report.message });
+    let times = [
+        ("heartbeatTime", report.heartbeat),
+        ("expectedCompletionTime", report.expected),
+        ("completionTime", report.completed),
+    ];
+    for (field, at) in times {
+        if let Some(at) = at {
+            ours[field] = json!(Time(at));
+        }
+    }
+    json!({
+        "metadata": { "uid": eviction.uid, "resourceVersion": eviction.resource_version },
+        "status": { "responders": [ours] },
     })
 }
 

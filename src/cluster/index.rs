@@ -8,6 +8,7 @@ mod autoscalers;
 mod busy;
 mod dirty;
 mod nodes;
+mod requests;
 mod sinks;
 #[cfg(test)]
 mod tests;
@@ -30,6 +31,7 @@ pub use autoscalers::AutoscalerSink;
 pub use busy::{BusyFacts, BusyPodSink, Governed, Linked, LinkedSink, OwnerSink, hold_of};
 pub use dirty::{Dirty, PodKey, WorkloadKey};
 pub use nodes::SeenNode;
+pub use requests::Requested;
 pub use sinks::IndexSink;
 pub use workloads::{PolicyState, Selected, Target};
 
@@ -84,6 +86,8 @@ struct State {
     holds_of: HashMap<WorkloadKey, BTreeSet<Box<str>>>,
     /// What busy rules read.
     busy: busy::Busy,
+    /// What is asked by EvictionRequests.
+    requests: requests::Requests,
 }
 
 /// The cache. Cheap to clone.
@@ -129,6 +133,7 @@ impl Index {
             holds,
             holds_of,
             busy,
+            requests,
         } = &*self.state.read();
         pods.is_empty()
             && pods_of.is_empty()
@@ -146,6 +151,7 @@ impl Index {
             && holds.is_empty()
             && holds_of.is_empty()
             && busy.is_empty()
+            && requests.is_empty()
     }
 }
 

@@ -12,6 +12,7 @@ pub mod project;
 pub mod project_autoscaler;
 pub mod project_busy;
 pub mod project_cost;
+pub mod project_lifecycle;
 pub mod subset;
 pub mod trust;
 pub mod watch;

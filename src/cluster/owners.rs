@@ -67,6 +67,15 @@ impl Served {
     }
 }
 
+#[cfg(test)]
+impl Served {
+    /// A kind of namespaced objects that is served so.
+    pub(crate) fn of(kind: &GroupKind, version: &str, plural: &str) -> Self {
+        let gvk = GroupVersionKind::gvk(&kind.group, version, &kind.kind);
+        Self { resource: ApiResource::from_gvk_with_plural(&gvk, plural), namespaced: true }
+    }
+}
+
 /// What is served, by kind. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Resources(Arc<RwLock<HashMap<GroupKind, Served>>>);
@@ -87,41 +96,97 @@ impl Resources {
     }
 }
 
+/// A kind that is followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Followed {
+    kind: GroupKind,
+    version: Option<&'static str>,
+}
+
+impl Followed {
+    /// In this version alone: what another one means is not known. A kind that is served in others only is as if it
+    /// were not served.
+    pub fn only_in(kind: GroupKind, version: &'static str) -> Self {
+        Self { kind, version: Some(version) }
+    }
+}
+
+impl From<GroupKind> for Followed {
+    /// In the version that the API server prefers.
+    fn from(kind: GroupKind) -> Self {
+        Self { kind, version: None }
+    }
+}
+
 /// Follows a kind: looks for it, watches it while it is served. Ready when it was seen, or seen not to be served.
 pub fn follow<V: Send + 'static>(
     watches: &Watches,
     resources: Resources,
-    kind: GroupKind,
+    kind: impl Into<Followed>,
     project: impl Fn(&DynamicObject) -> V + Clone + Send + Sync + 'static,
     sink: impl Sink<V> + Clone + Sync + 'static,
 ) -> Health {
-    let what: Arc<str> = kind.to_string().into();
-    let health = Health::new(Arc::clone(&what), watches.metrics.watch_failing(Arc::clone(&what)));
-    let follower = Follower {
-        client: watches.client.clone(),
-        resources,
-        kind,
-        project,
-        sink,
-        health: health.clone(),
-        stop: watches.stop.clone(),
-    };
-    watches.tasks.spawn("followed kind", follower.run());
+    let lookout = Lookout::new(watches, resources, kind.into());
+    let health = lookout.health.clone();
+    watches.tasks.spawn("followed kind", lookout.follow(project, sink));
     health
 }
 
-struct Follower<P, S> {
+/// Keeps known whether a kind is served, without a look at its objects. Ready when that is known.
+pub fn look_out(watches: &Watches, resources: Resources, kind: impl Into<Followed>) -> Health {
+    let lookout = Lookout::new(watches, resources, kind.into());
+    let health = lookout.health.clone();
+    watches.tasks.spawn("looked-up kind", lookout.look_out());
+    health
+}
+
+/// Looks a kind up, again and again.
+struct Lookout {
     client: Client,
     resources: Resources,
     kind: GroupKind,
-    project: P,
-    sink: S,
+    version: Option<&'static str>,
     health: Health,
     stop: CancellationToken,
 }
 
-impl<P, S> Follower<P, S> {
-    async fn run<V>(mut self)
+impl Lookout {
+    fn new(watches: &Watches, resources: Resources, followed: Followed) -> Self {
+        let what: Arc<str> = followed.kind.to_string().into();
+        Self {
+            client: watches.client.clone(),
+            resources,
+            kind: followed.kind,
+            version: followed.version,
+            health: Health::new(Arc::clone(&what), watches.metrics.watch_failing(what)),
+            stop: watches.stop.clone(),
+        }
+    }
+
+    async fn look_out(self) {
+        let mut pauses = watch::backoff();
+        while !self.stop.is_cancelled() {
+            let pause = match self.look_up().await {
+                Ok(served) => {
+                    pauses = watch::backoff();
+                    let pause = if served.is_some() { LOOK_AGAIN } else { LOOK_FOR };
+                    self.resources.set(&self.kind, served);
+                    self.health.absent();
+                    pause
+                }
+                Err(problem) => {
+                    self.health.note(&format!("cannot look up the kind: {problem}"), false);
+                    pauses.next().unwrap_or(LOOK_FOR)
+                }
+            };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.stop.cancelled() => return,
+            }
+        }
+    }
+
+    async fn follow<V, P, S>(self, project: P, mut sink: S)
     where
         V: Send + 'static,
         P: Fn(&DynamicObject) -> V + Clone + Send + Sync + 'static,
@@ -143,7 +208,7 @@ impl<P, S> Follower<P, S> {
                         tracing::warn!(kind = %self.kind, "the API server does not serve this kind any more");
                         self.resources.set(&self.kind, None);
                     }
-                    self.sink.replace(Vec::new());
+                    sink.replace(Vec::new());
                     self.health.absent();
                     LOOK_FOR
                 }
@@ -162,16 +227,10 @@ impl<P, S> Follower<P, S> {
             pauses = watch::backoff();
             let stop = self.stop.child_token();
             let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &now.resource);
-            let project = self.project.clone();
+            let project = project.clone();
             let project = move |object: &DynamicObject| Some(project(object));
-            let watching = watch::run(
-                api,
-                watcher::Config::default(),
-                project,
-                self.sink.clone(),
-                self.health.clone(),
-                stop.clone(),
-            );
+            let config = watcher::Config::default();
+            let watching = watch::run(api, config, project, sink.clone(), self.health.clone(), stop.clone());
             tokio::select! {
                 () = watching => {}
                 // Looked up again beside the watch; it is begun anew only where something changed.
@@ -183,8 +242,15 @@ impl<P, S> Follower<P, S> {
 
     /// Waits until the kind is served otherwise than this.
     async fn changed(&self, served: &Served) {
+        let mut waited = Duration::ZERO;
         loop {
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(LOOK_FOR).await;
+            waited += LOOK_FOR;
+            // A watch that fails may have lost its kind.
+            if waited < LOOK_AGAIN && !self.health.is_in_trouble() {
+                continue;
+            }
+            waited = Duration::ZERO;
             match self.look_up().await {
                 Ok(Some(now)) if now == *served => {}
                 Ok(Some(_)) => return,
@@ -202,7 +268,7 @@ impl<P, S> Follower<P, S> {
     }
 
     async fn look_up(&self) -> Result<Option<Served>, String> {
-        match tokio::time::timeout(LOOKUP_TIMEOUT, look_up(&self.client, &self.kind)).await {
+        match tokio::time::timeout(LOOKUP_TIMEOUT, look_up_in(&self.client, &self.kind, self.version)).await {
             Ok(Ok(served)) => Ok(served),
             Ok(Err(error)) => Err(super::client::describe(&error)),
             Err(_) => Err(format!("no answer within {} s", LOOKUP_TIMEOUT.as_secs())),
@@ -212,6 +278,11 @@ impl<P, S> Follower<P, S> {
 
 /// Looks a kind up in its group's versions, the preferred one first.
 pub async fn look_up(client: &Client, kind: &GroupKind) -> kube::Result<Option<Served>> {
+    look_up_in(client, kind, None).await
+}
+
+/// Looks a kind up, in one version alone where one is named.
+async fn look_up_in(client: &Client, kind: &GroupKind, only: Option<&str>) -> kube::Result<Option<Served>> {
     let versions: Vec<String> = if kind.group.is_empty() {
         client.list_core_api_versions().await?.versions
     } else {
@@ -220,7 +291,7 @@ pub async fn look_up(client: &Client, kind: &GroupKind) -> kube::Result<Option<S
         let preferred = group.preferred_version.into_iter();
         preferred.chain(group.versions).map(|version| version.version).collect()
     };
-    for version in versions {
+    for version in versions.into_iter().filter(|version| only.is_none_or(|only| only == version)) {
         let gvk = GroupVersionKind::gvk(&kind.group, &version, &kind.kind);
         let resources = if kind.group.is_empty() {
             client.list_core_api_resources(&version).await

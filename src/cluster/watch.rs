@@ -102,7 +102,7 @@ impl Health {
     }
 
     /// It failed, and has not been seen to work since.
-    fn is_in_trouble(&self) -> bool {
+    pub(super) fn is_in_trouble(&self) -> bool {
         self.state.lock().trouble.is_some()
     }
 

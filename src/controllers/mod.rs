@@ -5,6 +5,7 @@ pub mod certificates;
 pub mod costs;
 pub mod handover;
 pub mod policies;
+pub mod requests;
 pub mod work;
 
 use std::sync::Arc;

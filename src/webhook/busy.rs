@@ -1,10 +1,12 @@
-//! `POST /mutate/busy`: puts a pod's first hints into its own create.
+//! `POST /mutate/busy`: puts a pod's first hints into its own create, and names Belay as its responder, where the API
+//! server serves that.
 //!
 //! Adds only what is absent, to a pod that a rule selects; a request that is odd in any way is let through as it is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use belay_decide::busy::{Seen, create};
+use belay_decide::lifecycle;
 use belay_decide::ownership::Key;
 use belay_decide::steer::Add;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -14,19 +16,50 @@ use serde_json::json;
 use super::Handlers;
 use super::pods::encode;
 use super::review::{Answer, Request};
-use crate::cluster::project_busy;
+use crate::cluster::project_busy::{self, MIRROR_ANNOTATION};
 
 /// Answers one pod creation.
 pub fn answer(handlers: &Handlers, request: &Request<'_>) -> Answer {
     let Some(pod) = read(request) else { return Answer::default() };
-    let adds = stamp(handlers, &pod).unwrap_or_default();
-    if adds.is_empty() || !has_room(&pod.metadata) {
-        return Answer::default();
-    }
-    if request.dry_run != Some(true) {
+    let Some(number) = governing(handlers, &pod) else { return Answer::default() };
+    let is_real = request.dry_run != Some(true);
+    let marks = stamp(handlers, number, &pod).filter(|marks| !marks.is_empty() && has_room(&pod.metadata));
+    let mut adds = marks.map(|marks| patch(&pod.metadata, &marks)).unwrap_or_default();
+    if !adds.is_empty() && is_real {
         handlers.metrics.stamped();
     }
-    Answer { patch: encode(&patch(&pod.metadata, &adds)), ..Answer::default() }
+    if let Some(entry) = responder(handlers, &pod) {
+        adds.push(entry);
+        if is_real {
+            handlers.metrics.given_responder();
+        }
+    }
+    if adds.is_empty() {
+        return Answer::default();
+    }
+    Answer { patch: encode(&adds), ..Answer::default() }
+}
+
+/// The number of the rule that governs a pod.
+fn governing(handlers: &Handlers, pod: &DynamicObject) -> Option<usize> {
+    let namespace = pod.metadata.namespace.as_ref()?;
+    if handlers.settings.load().rules.excludes(namespace) {
+        return None;
+    }
+    let none = BTreeMap::new();
+    let labels = pod.metadata.labels.as_ref().unwrap_or(&none);
+    handlers.selects.iter().position(|selects| selects.matches(namespace, labels))
+}
+
+/// The entry by which a governed pod names Belay as a responder.
+fn responder(handlers: &Handlers, pod: &DynamicObject) -> Option<Add> {
+    let is_mirror = pod.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(MIRROR_ANNOTATION));
+    if is_mirror || !handlers.is_responding() {
+        return None;
+    }
+    // Without a spec that is a map there is nothing to add to.
+    let spec = pod.data.get("spec")?.as_object()?;
+    lifecycle::entry(spec.get("evictionResponders"), spec.get("schedulingGroup"))
 }
 
 /// The pod, with its namespace. What has no name, nor one to be made up, is none.
@@ -40,14 +73,7 @@ fn read(request: &Request<'_>) -> Option<DynamicObject> {
     is_named.then_some(pod)
 }
 
-fn stamp(handlers: &Handlers, pod: &DynamicObject) -> Option<BTreeMap<Key, String>> {
-    let namespace = pod.metadata.namespace.as_ref()?;
-    if handlers.settings.load().rules.excludes(namespace) {
-        return None;
-    }
-    let none = BTreeMap::new();
-    let labels = pod.metadata.labels.as_ref().unwrap_or(&none);
-    let number = handlers.selects.iter().position(|selects| selects.matches(namespace, labels))?;
+fn stamp(handlers: &Handlers, number: usize, pod: &DynamicObject) -> Option<BTreeMap<Key, String>> {
     let rule = handlers.index.rules().get(number)?;
     // A pod that the server is to name has no owner's state that speaks of it by name, and no linked pods.
     let now = handlers.clock.now().wall;

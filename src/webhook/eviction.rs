@@ -6,10 +6,13 @@
 use belay_decide::busy::{Rule, Seen, eviction as busy_eviction};
 use belay_decide::hold::{self, Allowed, Answer as Decided, HoldReason, HoldView, Phase};
 use busy_eviction::{Facts, Passed, Read, Step};
+use jiff::Timestamp;
 
 use super::Handlers;
+use super::live::LiveReader;
 use super::review::{Answer, Eviction, Refusal, Request};
-use crate::cluster::index::{BusyFacts, Governed, PodKey, hold_of};
+use crate::cluster::index::{BusyFacts, Governed, Index, PodKey, hold_of};
+use crate::cluster::watch::RuleHealth;
 use crate::settings::Settings;
 
 /// Answers one eviction review.
@@ -60,32 +63,65 @@ pub(crate) fn left_to_policies(step: Option<Step>) -> Result<Allowed, Decided> {
 
 /// Asks the busy rule that governs the pod; absent where none does.
 async fn ask_rule(handlers: &Handlers, settings: &Settings, asked: &hold::Request<'_>) -> Option<Step> {
-    if settings.rules.excludes(asked.namespace) || !handlers.is_governing_known() || handlers.index.rules().is_empty() {
+    let asking = AskRule {
+        index: &handlers.index,
+        health: &handlers.rule_health,
+        live: handlers.live.as_ref(),
+        now: handlers.clock.now().wall,
+    };
+    if settings.rules.excludes(asked.namespace) || !handlers.is_governing_known() {
         return None;
     }
-    let key = PodKey::new(asked.namespace, asked.name);
-    let (step, pod, number) = handlers.index.busy(&key, |BusyFacts { governed, holds, .. }| {
-        let Governed { number, rule, seen, .. } = governed?;
-        let pod = seen.pod.clone();
-        let asked_known = handlers.rule_health.asked(number);
-        let read = asked_known.as_ref().err().map_or(Read::Cached, |problem| Read::Failed(problem));
-        let facts = facts(rule, seen, &holds, read);
-        Some((decide(handlers, settings, asked, &facts), pod, number))
-    })?;
-    let Step::ReadLive = step else { return Some(step) };
-    let rule = handlers.index.rules().get(number)?;
-    let read = match &handlers.live {
-        Some(live) => live.read(rule, &pod, handlers.clock.now().wall).await,
-        None => Err("there is no API server to ask".to_owned()),
-    };
-    handlers.index.busy(&key, |BusyFacts { governed, holds, .. }| {
-        let (seen, read) = match (&read, governed) {
-            (Ok(live), _) => (live.seen(rule), Read::Live),
-            (Err(problem), Some(cached)) => (cached.seen, Read::Failed(problem)),
-            (Err(_), None) => return None,
+    asking.of(asked, |facts| decide(handlers, settings, asked, facts)).await
+}
+
+/// What the busy rule of a pod is asked with.
+pub(crate) struct AskRule<'a> {
+    /// The cache.
+    pub(crate) index: &'a Index,
+    /// The watches that busy rules need.
+    pub(crate) health: &'a RuleHealth,
+    /// Reads what an idle pod's state depends on; absent where there is no API server.
+    pub(crate) live: Option<&'a LiveReader>,
+    /// The time.
+    pub(crate) now: Timestamp,
+}
+
+impl AskRule<'_> {
+    /// Asks the rule that governs the pod; absent where none does. `decide` is asked once more where it says that the
+    /// facts have to be read live.
+    pub(crate) async fn of(
+        &self,
+        asked: &hold::Request<'_>,
+        mut decide: impl FnMut(&Facts<'_>) -> Step,
+    ) -> Option<Step> {
+        if self.index.rules().is_empty() {
+            return None;
+        }
+        let key = PodKey::new(asked.namespace, asked.name);
+        let (step, pod, number) = self.index.busy(&key, |BusyFacts { governed, holds, .. }| {
+            let Governed { number, rule, seen, .. } = governed?;
+            let pod = seen.pod.clone();
+            let asked_known = self.health.asked(number);
+            let read = asked_known.as_ref().err().map_or(Read::Cached, |problem| Read::Failed(problem));
+            let facts = facts(rule, seen, &holds, read);
+            Some((decide(&facts), pod, number))
+        })?;
+        let Step::ReadLive = step else { return Some(step) };
+        let rule = self.index.rules().get(number)?;
+        let read = match self.live {
+            Some(live) => live.read(rule, &pod, self.now).await,
+            None => Err("there is no API server to ask".to_owned()),
         };
-        Some(decide(handlers, settings, asked, &facts(rule, seen, &holds, read)))
-    })
+        self.index.busy(&key, |BusyFacts { governed, holds, .. }| {
+            let (seen, read) = match (&read, governed) {
+                (Ok(live), _) => (live.seen(rule), Read::Live),
+                (Err(problem), Some(cached)) => (cached.seen, Read::Failed(problem)),
+                (Err(_), None) => return None,
+            };
+            Some(decide(&facts(rule, seen, &holds, read)))
+        })
+    }
 }
 
 /// What is known about a pod, its holds among those of its name.

@@ -65,7 +65,7 @@ impl LiveReader {
 
     /// A reader that waits for longer than any test lasts: how fast an answer comes is not what they are about.
     #[cfg(test)]
-    pub(super) fn patient(self) -> Self {
+    pub(crate) fn patient(self) -> Self {
         Self { timeout: Duration::from_hours(1), ..self }
     }
 

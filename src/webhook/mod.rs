@@ -25,11 +25,13 @@ use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use belay_decide::lifecycle;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 
 use crate::cluster::clock::Clock;
 use crate::cluster::index::Index;
+use crate::cluster::owners::Resources;
 use crate::cluster::watch::{Health, RuleHealth};
 use crate::config::Selects;
 use crate::metrics::Metrics;
@@ -70,6 +72,8 @@ pub struct Handlers {
     pub bind_time: Option<BindTime>,
     /// Reads what an idle pod's state depends on; absent where there is no API server.
     pub live: Option<LiveReader>,
+    /// Which kinds the API server serves.
+    pub resources: Resources,
     /// Where holds are recorded.
     pub recorder: Recorder,
     /// The counters.
@@ -82,6 +86,11 @@ impl Handlers {
     /// The caches that decisions about handovers need are filled.
     pub fn is_synced(&self) -> bool {
         self.health.iter().all(Health::is_synced)
+    }
+
+    /// The API server serves what responders respond to, so that a new pod may name one.
+    pub fn is_responding(&self) -> bool {
+        self.resources.of(&lifecycle::eviction()).is_some()
     }
 
     /// It is known which pods busy rules govern.

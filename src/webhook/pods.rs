@@ -1,16 +1,18 @@
-//! `POST /mutate/pods`: keeps a replacement off its victim's node while a handover runs.
+//! `POST /mutate/pods`: keeps a replacement off its victim's node while a handover runs, and names Belay as a responder
+//! of pods that are protected, where the API server serves that.
 //!
-//! Nearly every pod takes the short way: it does not belong to a workload with a hold and is let through
-//! untouched. A patch is made only of operations that cannot be refused; a request that is odd in any way is
+//! Nearly every pod takes the short way: it does not belong to a workload with a hold, nor to a protected one, and is
+//! let through untouched. A patch is made only of operations that cannot be refused; a request that is odd in any way is
 //! let through as it is, since a refused patch would block the pod's creation.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use belay_decide::lifecycle;
 use belay_decide::steer::{self, Add, TEMPLATE_HASH_LABEL};
 use serde::Deserialize;
-use serde_json::json;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use super::Handlers;
 use super::review::{Answer, Request};
@@ -53,6 +55,10 @@ struct Spec<'a> {
     affinity: Option<&'a RawValue>,
     #[serde(borrow, default)]
     node_name: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    eviction_responders: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    scheduling_group: Option<&'a RawValue>,
 }
 
 /// Answers one pod creation.
@@ -61,35 +67,66 @@ pub fn answer(handlers: &Handlers, request: &Request<'_>) -> Answer {
     if !settings.hold_enabled || !handlers.is_synced() {
         return Answer::default();
     }
-    let adds = request
-        .object
-        .and_then(|object| serde_json::from_str::<Pod<'_>>(object.get()).ok())
-        .and_then(|pod| steer(handlers, &settings, request, &pod))
-        .unwrap_or_default();
+    let Some(pod) = request.object.and_then(|object| serde_json::from_str::<Pod<'_>>(object.get()).ok()) else {
+        return Answer::default();
+    };
+    let mut adds = steer(handlers, &settings, request, &pod).unwrap_or_default();
+    if !adds.is_empty() {
+        handlers.metrics.steered();
+    }
+    if let Some(entry) = responder(handlers, &settings, request, &pod) {
+        adds.push(entry);
+        if request.dry_run != Some(true) {
+            handlers.metrics.given_responder();
+        }
+    }
     if adds.is_empty() {
         return Answer::default();
     }
-    handlers.metrics.steered();
     Answer { patch: encode(&adds), ..Answer::default() }
 }
 
+impl Pod<'_> {
+    fn is_mirror(&self) -> bool {
+        self.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(MIRROR_ANNOTATION))
+    }
+
+    /// The names of its ReplicaSet and of that one's template.
+    fn replica_set(&self) -> Option<(&str, &str)> {
+        let owners = self.metadata.owner_references.as_ref()?;
+        let owner = owners.iter().find(|owner| owner.controller == Some(true) && owner.kind == "ReplicaSet")?;
+        Some((&owner.name, self.metadata.labels.as_ref()?.get(TEMPLATE_HASH_LABEL)?))
+    }
+}
+
 fn steer(handlers: &Handlers, settings: &Settings, request: &Request<'_>, pod: &Pod<'_>) -> Option<Vec<Add>> {
-    let is_mirror = pod.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(MIRROR_ANNOTATION));
-    if is_mirror || pod.spec.node_name.is_some() {
+    if pod.is_mirror() || pod.spec.node_name.is_some() {
         return None;
     }
-    let owners = pod.metadata.owner_references.as_ref()?;
-    let owner = owners.iter().find(|owner| owner.controller == Some(true) && owner.kind == "ReplicaSet")?;
-    let hash = pod.metadata.labels.as_ref()?.get(TEMPLATE_HASH_LABEL)?;
+    let (set, hash) = pod.replica_set()?;
     let namespace = request.namespace.as_deref()?;
     let default = &settings.default_policy;
-    let avoid =
-        handlers.index.new_pod(namespace, &owner.name, hash, default, |workload| steer::avoid(workload, hash))?;
+    let avoid = handlers.index.new_pod(namespace, set, hash, default, |workload| steer::avoid(workload, hash))?;
     let affinity = match pod.spec.affinity {
         Some(raw) => Some(serde_json::from_str(raw.get()).ok()?),
         None => None,
     };
     Some(steer::patch(&avoid, affinity.as_ref()))
+}
+
+/// The entry by which a protected pod names Belay as a responder.
+fn responder(handlers: &Handlers, settings: &Settings, request: &Request<'_>, pod: &Pod<'_>) -> Option<Add> {
+    if !handlers.is_responding() || pod.is_mirror() {
+        return None;
+    }
+    let (set, hash) = pod.replica_set()?;
+    let namespace = request.namespace.as_deref().filter(|namespace| !settings.rules.excludes(namespace))?;
+    if !handlers.index.protects_new_pod(namespace, set, hash, &settings.default_policy) {
+        return None;
+    }
+    let read = |raw: Option<&RawValue>| raw.map(|raw| serde_json::from_str::<Value>(raw.get())).transpose().ok();
+    let (responders, group) = (read(pod.spec.eviction_responders)?, read(pod.spec.scheduling_group)?);
+    lifecycle::entry(responders.as_ref(), group.as_ref())
 }
 
 /// The JSON Patch.

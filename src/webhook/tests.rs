@@ -4,6 +4,7 @@ mod bindings;
 mod busy_evictions;
 mod handovers;
 mod hints;
+mod responders;
 
 use std::sync::Arc;
 
@@ -56,6 +57,7 @@ impl Webhook {
             selects: Arc::new(selects),
             bind_time: None,
             live: None,
+            resources: Resources::default(),
             recorder,
             metrics,
             clock: Clock::start(),

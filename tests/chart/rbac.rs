@@ -91,7 +91,9 @@ const HOLD_WEBHOOK_WRITES: &[&str] = &["belay.dev/evictionholds: create", "belay
 const HOLD_CONTROLLER_WRITES: &[&str] = &[
     "apps/deployments, autoscaling/horizontalpodautoscalers, keda.sh/scaledobjects: patch",
     "pods: patch",
-    "belay.dev/evictionholds: delete",
+    "belay.dev/evictionholds: create delete",
+    "lifecycle.k8s.io/evictions: list watch",
+    "lifecycle.k8s.io/evictions/status: patch",
     "belay.dev/evictionholds/status, belay.dev/handoverpolicies/status: patch",
     "events.k8s.io/events: create patch",
 ];
@@ -105,7 +107,9 @@ const BUSY_READS: &[&str] = &["pods: get list watch", "belay.dev/evictionholds: 
 const BUSY_WEBHOOK_WRITES: &[&str] = &["belay.dev/evictionholds: create"];
 const BUSY_CONTROLLER_WRITES: &[&str] = &[
     "pods: patch",
-    "belay.dev/evictionholds: delete",
+    "belay.dev/evictionholds: create delete",
+    "lifecycle.k8s.io/evictions: list watch",
+    "lifecycle.k8s.io/evictions/status: patch",
     "belay.dev/evictionholds/status: patch",
     "events.k8s.io/events: create patch",
 ];

@@ -20,6 +20,7 @@ pub mod clock;
 pub mod control_plane;
 pub mod descheduler;
 pub mod endpoints;
+pub mod eviction_requests;
 pub mod evictions;
 pub mod instance;
 pub mod karpenter;

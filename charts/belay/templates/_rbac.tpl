@@ -118,11 +118,19 @@ is granted by that name; `create` cannot be (RBAC knows no name then).
   verbs: [get, list, watch, patch]
 {{ include "belay.rules.read" (dict "root" . "pods" (ternary "get, list, watch" "list, watch" (eq (include "belay.holds" .) "true"))) }}
 {{- if include "belay.holds" . }}
+# Deleted when their history's time is over; made for evictions that are not asked of the webhook.
 - apiGroups: [belay.dev]
   resources: [evictionholds]
-  verbs: [delete]
+  verbs: [create, delete]
 - apiGroups: [belay.dev]
   resources: [evictionholds/status]
+  verbs: [patch]
+# Granted whether or not the API server serves EvictionRequests, which an upgrade may switch on.
+- apiGroups: [lifecycle.k8s.io]
+  resources: [evictions]
+  verbs: [list, watch]
+- apiGroups: [lifecycle.k8s.io]
+  resources: [evictions/status]
   verbs: [patch]
 {{- end }}
 # Events tell the owner of the workload, in the workload's namespace.

@@ -195,9 +195,7 @@ impl Scene {
             }
             Action::DeleteHold { hold } => self.holds.retain(|known| known.name != hold.name),
             Action::DeleteOwner { .. } | Action::Event(_) => {}
-            Action::PatchTemplate { .. } | Action::CreateHold { .. } | Action::Surge { .. } | Action::Scale { .. } => {
-                panic!("no busy rule changes a Deployment or begins a hold")
-            }
+            other => panic!("no busy rule changes a Deployment or begins a hold: {other:?}"),
         }
     }
 
@@ -322,13 +320,10 @@ pub(crate) fn in_words(plan: &Plan) -> Vec<Vec<String>> {
     let words = |action: &Action| match action {
         Action::UpdateHold { hold, status } => format!("{}: {} {}", hold.name, status.phase.as_str(), status.reason),
         Action::DeleteHold { hold } => format!("{}: delete", hold.name),
-        other @ (Action::PatchTemplate { .. }
-        | Action::CreateHold { .. }
-        | Action::Surge { .. }
-        | Action::Scale { .. }) => format!("{other:?}"),
         Action::PatchPod { pod, .. } => format!("{}: patch", pod.name),
         Action::DeleteOwner { kind, owner } => format!("{kind} {} {}: delete", owner.name, owner.uid),
         Action::Event(event) => format!("{}: {}", if event.warning { "warning" } else { "event" }, event.reason),
+        other => format!("{other:?}"),
     };
     plan.sequences.iter().map(|sequence| sequence.iter().map(words).collect()).collect()
 }

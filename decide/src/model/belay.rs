@@ -238,7 +238,9 @@ impl World {
             | Action::DeleteOwner { .. }
             | Action::CreateHold { .. }
             | Action::Surge { .. }
-            | Action::Scale { .. }) => panic!("no part of a restart on eviction: {other:?}"),
+            | Action::Scale { .. }
+            | Action::NoteRequest { .. }
+            | Action::Respond { .. }) => panic!("no part of a restart on eviction: {other:?}"),
             Action::Event(_) => {}
         }
         true

@@ -74,6 +74,42 @@ impl Stage {
     }
 }
 
+const EVICTION: &str = "PATCH /apis/lifecycle.k8s.io/v1alpha1/namespaces/ci/evictions/e/status";
+const NOTED: &str = "PATCH /apis/belay.dev/v1alpha1/namespaces/ci/evictionholds/w/status";
+
+#[tokio::test]
+async fn a_report_changes_ones_own_entry_alone_and_only_of_the_eviction_that_was_looked_at() {
+    let written = Reply::Json(json!({"kind": "Eviction", "apiVersion": "lifecycle.k8s.io/v1alpha1",
+        "metadata": {"name": "e", "uid": "uid of e", "resourceVersion": "8"}, "spec": {"target": {}}}));
+    let stage = stage([(EVICTION, written)]).await;
+    let second = |second: i64| Timestamp::from_second(1_796_047_200 + second).unwrap();
+    let report =
+        Report { heartbeat: Some(second(1)), expected: Some(second(600)), completed: None, message: "starting".into() };
+    let respond = Action::Respond { eviction: object("e"), report };
+    let (superseded, result) = stage.applier.perform(&[respond]).await;
+    result.unwrap();
+    assert_eq!(superseded, [Superseded { uid: "uid of e".into(), version: "7".into() }]);
+    let asked = stage.api.asked();
+    assert_eq!(asked[0].content_type, "application/strategic-merge-patch+json", "entries are merged by their names");
+    let expected = json!({
+        "metadata": {"uid": "uid of e", "resourceVersion": "7"},
+        "status": {"responders": [{"name": "belay.dev/hold", "message": "starting",
+            "heartbeatTime": "2026-11-30T14:00:01Z", "expectedCompletionTime": "2026-11-30T14:10:00Z"}]},
+    });
+    assert_eq!(asked[0].body, expected, "what is not reported stays as it is");
+    assert!(stage.counted("EvictionStatus", "Ok"));
+}
+
+#[tokio::test]
+async fn a_request_is_noted_whatever_else_was_written_to_its_hold() {
+    let stage = stage([(NOTED, written_hold("9"))]).await;
+    let at = Timestamp::from_second(1_796_047_200).unwrap();
+    stage.one(Action::NoteRequest { hold: object("w"), at }).await.unwrap();
+    let expected = json!({"metadata": {"uid": "uid of w"}, "status": {"lastRequestedAt": "2026-11-30T14:00:00Z"}});
+    assert_eq!(stage.api.asked()[0].body, expected);
+    assert!(stage.counted("EvictionHoldStatus", "Ok"));
+}
+
 #[test]
 fn a_pods_patch_names_it_by_uid_and_version_and_each_map_that_changes() {
     let both = json!({"uid": "uid of w", "resourceVersion": "7"});

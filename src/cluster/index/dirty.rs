@@ -1,4 +1,4 @@
-//! Which workloads and pods, and policies of which namespaces, changed since the controller last looked.
+//! Which workloads, pods, Evictions and policies (of which namespaces) changed since the controller last looked.
 //!
 //! A set, not a queue: a workload that changes a hundred times while the controller is busy is looked at once,
 //! and memory is bounded by the number of workloads.
@@ -64,9 +64,11 @@ struct Inner {
     workloads: Mutex<BTreeSet<WorkloadKey>>,
     policies: Mutex<BTreeSet<Box<str>>>,
     pods: Mutex<BTreeSet<PodKey>>,
+    requests: Mutex<BTreeSet<PodKey>>,
     workloads_changed: Notify,
     policies_changed: Notify,
     pods_changed: Notify,
+    requests_changed: Notify,
 }
 
 impl Dirty {
@@ -80,6 +82,22 @@ impl Dirty {
     pub fn pod(&self, key: PodKey) {
         self.inner.pods.lock().insert(key);
         self.inner.pods_changed.notify_one();
+    }
+
+    /// The Evictions of the pod of this name are to be looked at.
+    pub fn request(&self, key: PodKey) {
+        self.inner.requests.lock().insert(key);
+        self.inner.requests_changed.notify_one();
+    }
+
+    /// Takes the pods of all changed Evictions.
+    pub fn take_requests(&self) -> BTreeSet<PodKey> {
+        std::mem::take(&mut *self.inner.requests.lock())
+    }
+
+    /// Waits until an Eviction changed.
+    pub async fn requests_changed(&self) {
+        self.inner.requests_changed.notified().await;
     }
 
     /// The policies of this namespace are to be looked at.

@@ -38,6 +38,7 @@ pub(super) struct Touched {
     pub(super) workloads: Vec<WorkloadKey>,
     pub(super) policies: Vec<Box<str>>,
     pub(super) pods: Vec<PodKey>,
+    pub(super) requests: Vec<PodKey>,
 }
 
 impl Touched {
@@ -72,6 +73,9 @@ impl Index {
             }
             for key in touched.pods {
                 dirty.pod(key);
+            }
+            for key in touched.requests {
+                dirty.request(key);
             }
         }
         result
@@ -265,11 +269,13 @@ impl Kind for HoldView {
         state.holds.clear();
         state.holds_of.clear();
         state.busy.holds_of.clear();
+        state.requests.clear_holds();
     }
 
     fn put(self, state: &mut State, touched: &mut Touched) {
         forget_hold(state, &self, touched);
         touch_hold(&self, touched);
+        state.requests.put_hold(&self, touched);
         let name: Box<str> = self.name.as_str().into();
         match self.spec.reason {
             HoldReason::Handover => state.holds_of.entry(workload_of(&self)).or_default().insert(name),
@@ -287,6 +293,7 @@ impl Kind for HoldView {
         touched.all_with_holds(state, None);
         touched.policies.extend(state.policies.keys().cloned());
         touched.pods.extend(state.busy.holds_of.keys().cloned());
+        touched.requests.extend(state.requests.pods());
     }
 }
 
@@ -294,7 +301,7 @@ fn workload_of(hold: &HoldView) -> WorkloadKey {
     WorkloadKey::new(&hold.namespace, &hold.spec.workload.name)
 }
 
-fn victim_of(hold: &HoldView) -> PodKey {
+pub(super) fn victim_of(hold: &HoldView) -> PodKey {
     PodKey::new(&hold.namespace, &hold.spec.victim_name)
 }
 
@@ -302,6 +309,7 @@ fn victim_of(hold: &HoldView) -> PodKey {
 fn forget_hold(state: &mut State, hold: &HoldView, touched: &mut Touched) {
     let Some(gone) = remove(&mut state.holds, &hold.namespace, &hold.name) else { return };
     touch_hold(&gone, touched);
+    state.requests.take_hold(&gone, touched);
     match gone.spec.reason {
         HoldReason::Handover => forget(&mut state.holds_of, &workload_of(&gone), gone.name.as_str()),
         _ => forget(&mut state.busy.holds_of, &victim_of(&gone), gone.name.as_str()),

@@ -2,6 +2,7 @@
 
 mod autoscalers;
 mod nodes;
+mod requests;
 
 use belay_decide::action::ObjectRef;
 use belay_decide::handover::surge::{self, SurgeRecord};

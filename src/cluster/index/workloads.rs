@@ -121,7 +121,7 @@ impl State {
     }
 
     /// The Deployment with its ReplicaSets and pods, in the order of their names.
-    fn workload<'a>(&'a self, deployment: &'a DeploymentView) -> Workload<'a> {
+    pub(super) fn workload<'a>(&'a self, deployment: &'a DeploymentView) -> Workload<'a> {
         let namespace = deployment.namespace.as_str();
         let replica_sets: Vec<_> = self
             .sets_of
@@ -159,7 +159,7 @@ impl State {
             && !self.workload(deployment).dooms.is_empty()
     }
 
-    fn deployment_of<'a>(&'a self, pod: &PodView) -> Option<&'a DeploymentView> {
+    pub(super) fn deployment_of<'a>(&'a self, pod: &PodView) -> Option<&'a DeploymentView> {
         let uid = self.set_owner.get(pod.replica_set.as_deref()?)?;
         let key = self.deployment_names.get(uid)?;
         get(&self.deployments, &key.namespace, &key.name)
@@ -251,6 +251,21 @@ impl Index {
         let mode = state.protection(deployment, default).map(|protection| protection.settings.mode).unwrap_or_default();
         let (strategy, selector) = (deployment.strategy, &deployment.selector);
         Some(ask(&Replacing { mode, strategy, selector, holds: &holds, going: &state.going() }))
+    }
+
+    /// Whether a new pod belongs to a protected Deployment, by the ReplicaSet's name as in [`Index::new_pod`]. One that is
+    /// not known yet is not known to be protected.
+    pub fn protects_new_pod(
+        &self,
+        namespace: &str,
+        replica_set: &str,
+        template_hash: &str,
+        default: &DefaultPolicy,
+    ) -> bool {
+        let name = replica_set.strip_suffix(template_hash).and_then(|name| name.strip_suffix('-'));
+        let state = self.state.read();
+        let deployment = name.and_then(|name| get(&state.deployments, namespace, name));
+        deployment.is_some_and(|deployment| state.protection(deployment, default).is_some())
     }
 
     /// Asks about each policy of a namespace, in the order of their names.

@@ -93,9 +93,7 @@ impl World {
                 true
             }
             Action::DeleteOwner { .. } | Action::Event(_) => true,
-            Action::PatchTemplate { .. } | Action::CreateHold { .. } | Action::Surge { .. } | Action::Scale { .. } => {
-                panic!("no busy rule changes a Deployment or begins a hold")
-            }
+            other => panic!("no busy rule changes a Deployment or begins a hold: {other:?}"),
         }
     }
 
