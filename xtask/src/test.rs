@@ -1,11 +1,13 @@
 //! `cargo xtask test`: everything that has to pass, in the order in which a mistake is found soonest.
 //!
-//! One line a stage. What a stage writes goes to a log file and is shown when the stage fails, which ends the run.
+//! One line a stage. What a stage writes goes to a log file and is shown when the stage fails, which ends the run. The
+//! long stages on control planes run beside each other: they wait for time to pass more than they work.
 
 use std::fs::File;
 use std::io::{IsTerminal as _, Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
@@ -18,6 +20,10 @@ const RUN: &str = "BELAY_TEST_RUN";
 
 /// The tests that ask Kubernetes' own code, without a cluster.
 const ORACLES: &str = "oracles";
+
+/// Stages that run one after the other beside all later ones: of the long ones those that work least. Each of their tests
+/// waits for Belay to call something settled, or for Karpenter to look again.
+const ASIDE: [&str; 2] = ["cost", "karpenter"];
 
 /// The width of the column of names.
 const NAMES: usize = 52;
@@ -32,6 +38,8 @@ struct Stage {
     /// For people.
     title: String,
     work: Work,
+    /// Where it fails, later ones would for its reasons: they begin when it is over.
+    is_first: bool,
 }
 
 enum Work {
@@ -52,11 +60,26 @@ pub(crate) fn run(only: &[String]) -> anyhow::Result<()> {
         bail!("there is no stage {unknown}; the stages are {}", names.join(", "));
     }
     let began = Instant::now();
-    let run = Run { id: format!("{}", std::process::id()), logs: workspace::target_folder()?.join("xtask") };
+    let run = Run {
+        id: format!("{}", std::process::id()),
+        logs: workspace::target_folder()?.join("xtask"),
+        failed: AtomicBool::default(),
+    };
     std::fs::create_dir_all(&run.logs).with_context(|| format!("cannot make {}", run.logs.display()))?;
-    for stage in all.iter().filter(|stage| only.is_empty() || only.contains(&stage.name)) {
-        run.stage(stage)?;
+    let wanted: Vec<&Stage> = all.iter().filter(|stage| only.is_empty() || only.contains(&stage.name)).collect();
+    let (aside, others): (Vec<&Stage>, Vec<&Stage>) =
+        wanted.into_iter().partition(|stage| ASIDE.contains(&stage.name.as_str()));
+    let (first, beside): (Vec<&Stage>, Vec<&Stage>) = others.into_iter().partition(|stage| stage.is_first);
+    run.stages(&first)?;
+    if !aside.is_empty() && !beside.is_empty() {
+        // Both sides would wait for each other's compiler otherwise.
+        run.cargo("build", &["test", "--package", "belay-e2e", "--no-run"].map(str::to_owned))?;
     }
+    std::thread::scope(|scope| {
+        let aside = scope.spawn(|| run.stages(&aside));
+        run.stages(&beside)?;
+        aside.join().map_err(|_| anyhow::anyhow!("the stages aside panicked"))?
+    })?;
     run.ensure_nothing_left()?;
     println!("all passed in {}", seconds(began.elapsed()).trim());
     Ok(())
@@ -67,15 +90,21 @@ fn stages() -> anyhow::Result<Vec<Stage>> {
         name: name.to_owned(),
         title: title.to_owned(),
         work: Work::Cargo(args.iter().map(|&arg| arg.to_owned()).collect()),
+        is_first: true,
     };
     let lints = ["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"];
     let mut stages = vec![
         cargo("format", "the format of the code", &["fmt", "--all", "--check"]),
         cargo("lint", "lints", &lints),
-        Stage { name: "ring".into(), title: "one cryptography provider".into(), work: Work::NoRing },
+        Stage { name: "ring".into(), title: "one cryptography provider".into(), work: Work::NoRing, is_first: true },
         cargo("unit", "unit, property and documentation tests", &["test", "--workspace", "--exclude", "belay-e2e"]),
         cargo("harness-unit", "unit tests of the harness", &["test", "--package", "belay-e2e", "--lib"]),
-        Stage { name: "programs".into(), title: "the programs that tests run".into(), work: Work::Programs },
+        Stage {
+            name: "programs".into(),
+            title: "the programs that tests run".into(),
+            work: Work::Programs,
+            is_first: true,
+        },
     ];
     // What needs no control plane comes first, and then the harness: where it fails, the others would for its reasons.
     let mut targets = workspace::test_targets("belay-e2e")?;
@@ -91,7 +120,8 @@ fn stages() -> anyhow::Result<Vec<Stage>> {
             // Its tests mostly wait for others, each in a namespace of its own: more of them than cores is no load.
             args.extend(["--", "--test-threads=4"]);
         }
-        stages.push(cargo(&target, &title, &args));
+        let is_first = matches!(&*target, ORACLES | "harness" | "chart");
+        stages.push(Stage { is_first, ..cargo(&target, &title, &args) });
     }
     Ok(stages)
 }
@@ -99,13 +129,25 @@ fn stages() -> anyhow::Result<Vec<Stage>> {
 struct Run {
     id: String,
     logs: PathBuf,
+    /// A stage failed: no other one begins.
+    failed: AtomicBool,
 }
 
 impl Run {
+    fn stages(&self, stages: &[&Stage]) -> anyhow::Result<()> {
+        for stage in stages {
+            if self.failed.load(Ordering::Relaxed) {
+                break;
+            }
+            self.stage(stage).inspect_err(|_| self.failed.store(true, Ordering::Relaxed))?;
+        }
+        Ok(())
+    }
+
     fn stage(&self, stage: &Stage) -> anyhow::Result<()> {
         let began = Instant::now();
-        // The programs' own lines would come in between.
-        let terminal = std::io::stdout().is_terminal() && !matches!(stage.work, Work::Programs);
+        // The programs' own lines would come in between, or those of a stage beside it.
+        let terminal = std::io::stdout().is_terminal() && stage.is_first && !matches!(stage.work, Work::Programs);
         if terminal {
             print!("{:NAMES$}", stage.title);
             std::io::stdout().flush()?;
