@@ -196,7 +196,7 @@ fn upgrades_change_nothing_and_uninstalling_leaves_only_the_crds() {
         ensure!(back == expected, "{back:?} instead of {expected:?}");
 
         ns.apply(POLICY).await?;
-        ns.cluster().helm(["uninstall", "belay", "-n", ns.name(), "--wait"]).ok().await?;
+        ns.cluster().helm(UNINSTALL.into_iter().chain(["--namespace", ns.name()])).ok().await?;
         let left: Vec<String> = objects(ns).await?.into_keys().collect();
         ensure!(left == KEPT, "{left:?} are left");
         let in_namespace = items(ns, &[NAMESPACED]).await?;
@@ -208,12 +208,15 @@ fn upgrades_change_nothing_and_uninstalling_leaves_only_the_crds() {
         let values = json!({ "crds": { "keep": false } });
         helm(ns, "install", &values, &[]).await?;
         ns.get("handoverpolicy", "web").await?;
-        ns.cluster().helm(["uninstall", "belay", "-n", ns.name(), "--wait"]).ok().await?;
+        ns.cluster().helm(UNINSTALL.into_iter().chain(["--namespace", ns.name()])).ok().await?;
         let left: Vec<String> = objects(ns).await?.into_keys().collect();
         ensure!(left.is_empty(), "{left:?} are left");
         Ok(())
     });
 }
+
+/// As everywhere here, without the cleanup Job.
+const UNINSTALL: [&str; 4] = ["uninstall", "belay", "--wait", "--no-hooks"];
 
 const KEPT: [&str; 2] =
     ["CustomResourceDefinition/evictionholds.belay.dev", "CustomResourceDefinition/handoverpolicies.belay.dev"];
