@@ -80,6 +80,16 @@ pub enum Action {
         /// The record that the object carries from then on; absent takes it away.
         record: Option<SurgeRecord>,
     },
+    /// Change the record of a surge, and leave the number as it is. Where that changes nothing at all it still fails on
+    /// another version of the object.
+    NoteSurge {
+        /// Which kind of object.
+        governor: Governor,
+        /// The object.
+        object: ObjectRef,
+        /// The record that the object carries from then on; absent takes it away.
+        record: Option<SurgeRecord>,
+    },
     /// Set `spec.replicas` of a Deployment whose autoscaler was put back, so that it need not find out by itself.
     Scale {
         /// The Deployment.

@@ -352,6 +352,7 @@ mod tests {
                 base: 3,
                 floor: 3,
                 surge: 1,
+                awaited: Vec::new(),
                 released: Vec::new(),
                 since: crate::testing::START,
                 renewed: false,

@@ -310,6 +310,9 @@ pub(crate) fn in_words(plan: &Plan) -> Vec<Vec<String>> {
             number.map_or_else(|| "default".to_owned(), |number| number.to_string()),
             if record.is_some() { "record" } else { "no record" }
         ),
+        Action::NoteSurge { governor, record, .. } => {
+            format!("{}: {}", governor.kind(), if record.is_some() { "record" } else { "no record" })
+        }
         Action::Scale { deployment, replicas } => format!("{}: scale to {replicas}", deployment.name),
         Action::PatchPod { pod, .. } => format!("{}: patch", pod.name),
         Action::DeleteOwner { kind, owner } => format!("{kind} {}: delete", owner.name),

@@ -27,6 +27,10 @@ pub struct SurgeRecord {
     /// How many are added; the number written is `base + surge`. Where it has come down to nothing the number is the
     /// original one again, and the record stays until the victims that were let go are gone.
     pub surge: i32,
+    /// UIDs of the victims that it was raised for and that were not let go yet. Who sees no hold of one of them sees old
+    /// holds, and does not take the surge for over.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub awaited: Vec<String>,
     /// UIDs of the victims that were let go, as far as they still stand. Since it is written with the object's version as
     /// precondition, no two controllers can let two victims go for the same stand-in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -73,6 +77,7 @@ mod tests {
             base: 3,
             floor: 2,
             surge: 1,
+            awaited: vec!["another".into()],
             released: vec!["victim".into()],
             since: Timestamp::UNIX_EPOCH,
             renewed: true,

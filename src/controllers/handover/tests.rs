@@ -30,6 +30,7 @@ fn record() -> SurgeRecord {
         base: 3,
         floor: 3,
         surge: 1,
+        awaited: Vec::new(),
         released: Vec::new(),
         since: Timestamp::UNIX_EPOCH,
         renewed: false,

@@ -1,7 +1,5 @@
 //! How a surge ends: the number goes back once, and the record with it.
 
-use std::collections::BTreeSet;
-
 use super::lever::Lever;
 use super::marks;
 use crate::action::{Action, Event, Reference};
@@ -62,7 +60,7 @@ pub(in crate::handover) fn withdraw(
     let Some(workload) = input.workload else { return false };
     let levers = Lever::with_records(workload);
     if levers.is_empty() {
-        marks::keep(workload, input.close, &BTreeSet::new(), plan, input.now);
+        marks::keep(workload, input.close, &marks::Wanted::default(), plan, input.now);
         return false;
     }
     // The surge is no restart: a hold that went on knowing of one would wait for it in vain.

@@ -28,6 +28,8 @@ pub(super) struct Victims<'a> {
     pub(super) open: Vec<Open<'a>>,
     /// UIDs of those that were let go, by their hold or by the record, and still stand.
     pub(super) let_go: BTreeSet<&'a str>,
+    /// UIDs of those that the surge was raised for and whose holds are not seen: they are not seen yet, or were deleted.
+    pub(super) unseen: BTreeSet<&'a str>,
     /// When the eviction of any of them was last asked for; absent where there is none, or one that nobody need ask for.
     last_asked: Option<Timestamp>,
     /// One of them is to go whether anybody asks or not: its node is about to.
@@ -62,8 +64,12 @@ pub(super) fn sort<'a>(
     let mut victims = Victims::default();
     let recorded = record.iter().flat_map(|record| &record.released);
     victims.let_go.extend(recorded.map(String::as_str).filter(|uid| stands(workload, uid)));
+    let is_seen = |uid: &&str| holds.iter().any(|(hold, _)| hold.spec.victim_uid == **uid);
+    let awaited = record.iter().flat_map(|record| &record.awaited);
+    victims.unseen.extend(awaited.map(String::as_str).filter(|uid| !is_seen(uid)));
     // Where the hold of one was deleted, nothing else tells when it was asked for.
-    victims.last_asked = record.filter(|_| !victims.let_go.is_empty()).map(|record| record.since);
+    let is_kept = !victims.let_go.is_empty() || !victims.unseen.is_empty();
+    victims.last_asked = record.filter(|_| is_kept).map(|record| record.since);
     for (hold, victim) in holds.iter().copied() {
         let standing = victim.filter(|victim| !victim.terminating);
         let of_this = deployment.uid == hold.spec.workload.uid;
@@ -190,23 +196,19 @@ pub(super) fn waiting(workload: &Workload<'_>, open: &Open<'_>, now: Timestamp) 
     HoldStatus { phase: Phase::Active, reason: told.reason.to_owned(), message: told.awaited, ..hold.status.clone() }
 }
 
-/// Nothing to do but to wait; what is awaited is written down when it changes. `steady`: the surge stays as it is.
-pub(super) fn wait(workload: &Workload<'_>, open: &Open<'_>, steady: bool, plan: &mut Plan, now: Timestamp) {
+/// Nothing to do but to wait; what is awaited is written down when it changes.
+pub(super) fn wait(workload: &Workload<'_>, open: &Open<'_>, plan: &mut Plan, now: Timestamp) {
     plan.wake(open.hold.spec.deadline);
-    let lever = Lever::of(workload);
-    let surging = lever.record.filter(|record| steady && record.surge > 0);
-    let noted = open.hold.status.restarted_at;
-    let restarted_at = noted.or(surging.map(|record| record.since));
+    let Open { hold, .. } = open;
+    // A hold that knows of a surge which is not there any more counts as interrupted. So it is told only of one that
+    // knows of it: that one does not end before it by mistake.
+    let surge = Lever::of(workload).record.filter(|record| record.awaited.contains(&hold.spec.victim_uid));
+    let restarted_at = hold.status.restarted_at.or(surge.map(|record| record.since));
     let status = HoldStatus { restarted_at, ..waiting(workload, open, now) };
-    if status == open.hold.status {
+    if status == hold.status {
         return;
     }
-    // A hold that knows of a surge which is not there any more counts as interrupted, so this must be no old view of it:
-    // the write changes nothing, and fails if it is.
-    let guard = surging.filter(|_| noted.is_none());
-    let mut steps: Vec<Action> =
-        guard.map(|record| lever.write(lever.number, Some(record.clone()))).into_iter().collect();
-    steps.push(Action::UpdateHold { hold: open.hold.object(), status });
-    steps.extend(held_event(workload.deployment, open.hold));
+    let mut steps = vec![Action::UpdateHold { hold: hold.object(), status }];
+    steps.extend(held_event(workload.deployment, hold));
     plan.add(steps);
 }

@@ -81,7 +81,12 @@ impl<'a> Lever<'a> {
 
     /// The write of a number and a record.
     pub(super) fn write(&self, number: Option<i32>, record: Option<SurgeRecord>) -> Action {
-        Action::Surge { governor: self.governor, object: self.object.clone(), number, record }
+        let (governor, object) = (self.governor, self.object.clone());
+        if number == self.number {
+            Action::NoteSurge { governor, object, record }
+        } else {
+            Action::Surge { governor, object, number, record }
+        }
     }
 
     /// The write that ends the surge: the number as it was, unless somebody else changed it.

@@ -13,18 +13,30 @@ use crate::handover::{ClosePod, Plan, Workload};
 use crate::ownership::{self, Key, MANAGED_ANNOTATION, Removals};
 use crate::view::Mark;
 
-/// The pods of these UIDs are to be marked, and no others. Says whether all that can be marked are.
+/// Which pods are to be marked.
+#[derive(Debug, Default)]
+pub(super) struct Wanted<'a> {
+    /// UIDs of those that are.
+    pub(super) marked: BTreeSet<&'a str>,
+    /// UIDs of those that stay so.
+    pub(super) kept: BTreeSet<&'a str>,
+    /// What is written before a pod is marked: it fails where the surge is not as it is seen.
+    pub(super) guard: Option<Action>,
+}
+
+/// Brings the marks to what is wanted. Says whether all that can be marked are.
 pub(super) fn keep(
     workload: &Workload<'_>,
     close: Option<&[ClosePod]>,
-    victims: &BTreeSet<&str>,
+    wanted: &Wanted<'_>,
     plan: &mut Plan,
     now: Timestamp,
 ) -> bool {
     let Some(close) = close else {
         let differs = workload.pods.iter().filter(|pod| !pod.terminating && !pod.is_finished()).any(|pod| {
             // What a busy rule writes is its own.
-            if victims.contains(&*pod.uid) { pod.mark == Mark::Free && !pod.marked } else { is_ours(pod.mark) }
+            let is_missing = wanted.marked.contains(&*pod.uid) && pod.mark == Mark::Free && !pod.marked;
+            is_missing || (is_ours(pod.mark) && !wanted.kept.contains(&*pod.uid))
         });
         plan.look_closer |= differs;
         return !differs;
@@ -33,14 +45,13 @@ pub(super) fn keep(
     pods.sort_by_key(|close| &close.pod.uid);
     let mut all = true;
     for close in pods {
-        let victim = victims.contains(&*close.pod.uid);
         let mark = Mark::read(close.value.as_deref(), &close.record);
         let is_open = mark == Mark::Free && !matches!(close.pod.standing, Standing::OtherPart(_));
-        if victim && is_open {
-            plan.add(write(close, Some(VICTIM), now));
+        if is_open && wanted.marked.contains(&*close.pod.uid) {
+            plan.add(wanted.guard.iter().cloned().chain(write(close, Some(VICTIM), now)).collect());
             all = false;
-        } else if !victim && is_ours(mark) {
-            plan.add(write(close, None, now));
+        } else if is_ours(mark) && !wanted.kept.contains(&*close.pod.uid) {
+            plan.add(write(close, None, now).into_iter().collect());
         }
     }
     all
@@ -50,7 +61,7 @@ fn is_ours(mark: Mark) -> bool {
     matches!(mark, Mark::Lowest | Mark::Stripped)
 }
 
-fn write(close: &ClosePod, value: Option<i32>, now: Timestamp) -> Vec<Action> {
+fn write(close: &ClosePod, value: Option<i32>, now: Timestamp) -> Option<Action> {
     let key = Key::annotation(COST_ANNOTATION);
     let present = close.value.iter().map(|value| (key.clone(), value.to_string())).collect();
     let desired = BTreeMap::from([(key, value.map(|value| value.to_string()))]);
@@ -65,7 +76,7 @@ fn write(close: &ClosePod, value: Option<i32>, now: Timestamp) -> Vec<Action> {
         uid: close.pod.uid.to_string(),
         resource_version: close.resource_version.to_string(),
     };
-    if changes.is_empty() { Vec::new() } else { vec![Action::PatchPod { pod, changes }] }
+    (!changes.is_empty()).then_some(Action::PatchPod { pod, changes })
 }
 
 /// By how much the Deployment's replicas may come down, at most `most`, so that nothing goes but these pods. Nothing where

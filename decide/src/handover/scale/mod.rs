@@ -19,6 +19,8 @@ mod ending;
 mod holds;
 mod lever;
 mod marks;
+#[cfg(test)]
+mod model;
 mod step;
 #[cfg(test)]
 mod tests;

@@ -60,7 +60,7 @@ pub(in crate::handover) fn reconcile<'a>(
         .collect();
     let waiting = step.victims.open.iter().filter(|open| !written.contains(open.hold.uid.as_str()));
     for open in waiting {
-        holds::wait(workload, open, surge.is_empty(), plan, now);
+        holds::wait(workload, open, plan, now);
     }
     if !step.victims.open.is_empty() {
         holds::wake_when_available(workload, plan, now);
@@ -80,7 +80,7 @@ impl Step<'_> {
 
     /// Nothing is raised.
     fn without_surge(&self, plan: &mut Plan) -> Vec<Action> {
-        marks::keep(self.workload, self.input.close, &BTreeSet::new(), plan, self.now);
+        marks::keep(self.workload, self.input.close, &marks::Wanted::default(), plan, self.now);
         let restarted = |hold: &HoldView| self.workload.deployment.record_of(&hold.spec.victim_uid).is_some();
         let interrupted = |open: &&Open<'_>| open.hold.status.restarted_at.is_some() && !restarted(open.hold);
         let interrupted: Vec<&Open<'_>> = self.victims.open.iter().filter(interrupted).collect();
@@ -105,6 +105,7 @@ impl Step<'_> {
             base,
             floor: self.capacity.floor(base),
             surge,
+            awaited: self.awaited(None),
             released: Vec::new(),
             since: self.now,
             renewed: false,
@@ -151,20 +152,26 @@ impl Step<'_> {
             }
             plan.wake(at);
         }
-        if self.victims.let_go.is_empty() && (open.is_empty() || record.surge == 0) {
+        let is_over = self.victims.let_go.is_empty() && self.victims.unseen.is_empty();
+        if is_over && (open.is_empty() || record.surge == 0) {
             let next = if open.is_empty() { Vec::new() } else { self.begin() };
             return if next.is_empty() { self.end("its victims are gone") } else { next };
         }
-        let marked = marks::keep(self.workload, self.input.close, &self.marked(), plan, self.now);
+        let marked = marks::keep(self.workload, self.input.close, &self.marks(record), plan, self.now);
         let wanted = self.wanted(open.len(), record.base);
         if record.surge > 0 && wanted > record.surge {
             return self.grow(record, wanted);
+        }
+        let is_listed = |open: &Open<'_>| record.awaited.contains(&open.hold.spec.victim_uid);
+        if record.surge > 0 && !open.iter().all(is_listed) {
+            return self.grow(record, record.surge);
         }
         let ready = |capacity: &Capacity<'_>| {
             open.iter().find(|open| record.surge > 0 && capacity.suffices_without(&open.victim.uid, record)).copied()
         };
         let candidate = ready(&self.capacity);
-        let lingering = open.is_empty() && !self.victims.let_go.is_empty() && record.surge > 0;
+        let lingering =
+            open.is_empty() && self.victims.unseen.is_empty() && !self.victims.let_go.is_empty() && record.surge > 0;
         let lagging = self.lags(record);
         let Some(close) = self.input.close else {
             plan.look_closer |= candidate.is_some() || lingering || lagging;
@@ -195,10 +202,14 @@ impl Step<'_> {
         Vec::new()
     }
 
-    /// Pods that are to go first: victims, let go or not.
-    fn marked(&self) -> BTreeSet<&str> {
-        let open = self.victims.open.iter().map(|open| &*open.victim.uid);
-        open.chain(self.victims.let_go.iter().copied()).collect()
+    /// Victims go first, let go or not. But while one stands that was let go, another must not be marked: a scale-down
+    /// that is under way would take either.
+    fn marks(&self, record: &SurgeRecord) -> marks::Wanted<'_> {
+        let open: BTreeSet<&str> = self.victims.open.iter().map(|open| &*open.victim.uid).collect();
+        let kept = open.union(&self.victims.let_go).copied().collect();
+        let marked = if self.victims.let_go.is_empty() { open } else { BTreeSet::new() };
+        let guard = self.lever.write(self.lever.number, Some(record.clone()));
+        marks::Wanted { marked, kept, guard: Some(guard) }
     }
 
     /// The autoscaler's minimum came down, and a victim stands that was to go with it: an autoscaler takes minutes.
@@ -208,15 +219,23 @@ impl Step<'_> {
             && self.workload.deployment.replicas > record.raised()
     }
 
-    /// More victims wait than there are stand-ins.
+    /// UIDs of the victims that the surge is for, but for one that is let go.
+    fn awaited(&self, let_go: Option<&str>) -> Vec<String> {
+        let open = self.victims.open.iter().map(|open| &*open.victim.uid).filter(|uid| Some(*uid) != let_go);
+        let all: BTreeSet<&str> = open.chain(self.victims.unseen.iter().copied()).collect();
+        all.into_iter().map(str::to_owned).collect()
+    }
+
+    /// More victims wait than there are stand-ins, or than the record names.
     fn grow(&self, record: &SurgeRecord, surge: i32) -> Vec<Action> {
-        let grown = SurgeRecord { surge, ..record.clone() };
+        let grown = SurgeRecord { surge, awaited: self.awaited(None), ..record.clone() };
         vec![self.lever.write(Some(grown.raised()), Some(grown))]
     }
 
     /// Lets a victim go: with a replica less where its stand-in is of no more use then, else to its evictor.
     fn let_go(&self, record: &SurgeRecord, next: &Open<'_>) -> Vec<Action> {
-        let others = i32::try_from(self.victims.open.len()).unwrap_or(i32::MAX) - 1;
+        let waiting = self.victims.open.len() + self.victims.unseen.len();
+        let others = i32::try_from(waiting).unwrap_or(i32::MAX) - 1;
         let spare = record.surge - others;
         let mut going = self.victims.let_go.clone();
         going.insert(&next.victim.uid);
@@ -232,7 +251,8 @@ impl Step<'_> {
         // A pod that is gone is gone for every controller that reads pods after it reads this.
         let standing = record.released.iter().filter(|uid| self.victims.let_go.contains(uid.as_str())).cloned();
         let released = standing.chain(next.map(str::to_owned)).collect();
-        let lowered = SurgeRecord { surge: record.surge.saturating_sub(less), released, ..record.clone() };
+        let surge = record.surge.saturating_sub(less);
+        let lowered = SurgeRecord { surge, awaited: self.awaited(next), released, ..record.clone() };
         self.lever.write(lowered.number(), Some(lowered))
     }
 
@@ -258,7 +278,9 @@ impl Step<'_> {
             );
         }
         let floor = self.capacity.floor(base).max(record.floor.min(base));
-        let renewed = SurgeRecord { original: self.lever.number, base, floor, surge, renewed: true, ..record.clone() };
+        let awaited = self.awaited(None);
+        let renewed =
+            SurgeRecord { awaited, original: self.lever.number, base, floor, surge, renewed: true, ..record.clone() };
         let note = format!(
             "Somebody set {} of {} while a stand-in was coming; raising it from there to {}, once",
             self.lever.field(),

@@ -80,7 +80,8 @@ impl Stage {
     /// The replicas were raised by so many, and that is noted in the holds.
     pub(super) fn surged(victims: &[&'static str], surge: i32) -> Self {
         let mut stage = Self::asked(victims);
-        stage.deployment.surge = Some(SurgeRecord { surge, ..record() });
+        let awaited = victims.iter().map(|victim| format!("{victim}-uid")).collect();
+        stage.deployment.surge = Some(SurgeRecord { surge, awaited, ..record() });
         stage.scaled(3 + surge);
         for hold in &mut stage.holds {
             hold.status = HoldStatus {
@@ -220,6 +221,7 @@ pub(super) fn record() -> SurgeRecord {
         base: 3,
         floor: 3,
         surge: 1,
+        awaited: Vec::new(),
         released: Vec::new(),
         since: after(2),
         renewed: false,
