@@ -235,10 +235,14 @@ impl Applier {
             }
             Action::CreateHold { namespace, spec } => self.create_hold(namespace, spec).await.map(|()| None),
             Action::Surge { governor, object, number, record } => {
-                self.surge(*governor, object, *number, record.as_ref()).await
+                self.surge(*governor, object, &surge_patch(*governor, object, *number, record.as_ref())).await
+            }
+            Action::NoteSurge { governor, object, record } => {
+                self.surge(*governor, object, &record_patch(object, record.as_ref())).await
             }
             Action::Scale { deployment, replicas } => {
-                self.surge(Governor::Deployment, deployment, Some(*replicas), None).await
+                let patch = surge_patch(Governor::Deployment, deployment, Some(*replicas), None);
+                self.surge(Governor::Deployment, deployment, &patch).await
             }
             Action::PatchPod { pod, changes } => {
                 let object = format!("Pod {}/{}", pod.namespace, pod.name);
@@ -331,8 +335,7 @@ impl Applier {
         &self,
         governor: Governor,
         object: &ObjectRef,
-        number: Option<i32>,
-        record: Option<&surge::SurgeRecord>,
+        patch: &serde_json::Value,
     ) -> Result<Option<Superseded>, ApplyError> {
         let what = format!("{} {}/{}", governor.kind(), object.namespace, object.name);
         let Some(kind) = governor_kind(governor, &self.resources).filter(Served::is_namespaced) else {
@@ -340,7 +343,7 @@ impl Applier {
             return Err(ApplyError::Refused { object: what, message });
         };
         let api = kind.api(&self.client, &object.namespace);
-        let written = self.write(governor.kind(), what, write_surge(&api, governor, object, number, record)).await?;
+        let written = self.write(governor.kind(), what, patch_governor(&api, object, patch)).await?;
         Ok(Superseded::by(object, &written))
     }
 
@@ -487,9 +490,16 @@ pub async fn write_surge(
     number: Option<i32>,
     record: Option<&surge::SurgeRecord>,
 ) -> kube::Result<ObjectMeta> {
+    patch_governor(api, object, &surge_patch(governor, object, number, record)).await
+}
+
+async fn patch_governor(
+    api: &Api<DynamicObject>,
+    object: &ObjectRef,
+    patch: &serde_json::Value,
+) -> kube::Result<ObjectMeta> {
     let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-    let patch = Patch::Merge(surge_patch(governor, object, number, record));
-    Ok(api.patch_metadata(&object.name, &params, &patch).await?.metadata)
+    Ok(api.patch_metadata(&object.name, &params, &Patch::Merge(patch)).await?.metadata)
 }
 
 /// One merge patch: the number that replicas follow and the record of the surge, with both preconditions.
@@ -499,13 +509,19 @@ fn surge_patch(
     number: Option<i32>,
     record: Option<&surge::SurgeRecord>,
 ) -> serde_json::Value {
+    let mut patch = record_patch(object, record);
+    patch["spec"] = json!({ number_field(governor): number });
+    patch
+}
+
+/// One merge patch: the record of the surge alone, with both preconditions.
+fn record_patch(object: &ObjectRef, record: Option<&surge::SurgeRecord>) -> serde_json::Value {
     json!({
         "metadata": {
             "uid": object.uid,
             "resourceVersion": object.resource_version,
             "annotations": { surge::SURGE_ANNOTATION: record.map(surge::render) },
         },
-        "spec": { number_field(governor): number },
     })
 }
 

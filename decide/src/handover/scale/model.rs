@@ -74,6 +74,8 @@ struct World {
     config: Config,
     /// In seconds since [`crate::testing::START`].
     time: i64,
+    /// Protection is switched off.
+    unprotected: bool,
     /// How long a pod that is created now takes to be ready; absent for one that never is.
     startup: Option<i64>,
     cluster: Cluster,
@@ -220,6 +222,7 @@ impl World {
             cluster: Cluster::new(&config),
             config,
             time: 0,
+            unprotected: false,
             startup: Some(0),
             history: Vec::new(),
             replicas: Default::default(),

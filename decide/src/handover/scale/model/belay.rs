@@ -108,7 +108,7 @@ impl World {
             readiness_deadline_seconds: self.config.limit,
             ..Settings::default()
         };
-        (!self.laws.unprotected).then(|| Protection { source: Source::Policy("web".into()), settings })
+        (!self.unprotected).then(|| Protection { source: Source::Policy("web".into()), settings })
     }
 
     /// A drainer asks to evict a pod; `refused_later`: a PodDisruptionBudget refuses it after Belay allowed.
@@ -245,13 +245,19 @@ impl World {
                 assert!(self.cluster.find(&gone.spec.victim_uid).is_none(), "deleted while its victim exists");
             }
             Action::Surge { governor, object, number, record } => {
-                let Some(before) = self.governed(governor, &object) else { return false };
+                if !self.governs(governor, &object) {
+                    return false;
+                }
+                let before = self.record().clone();
                 self.watch_number(number, before.as_ref(), record.as_ref(), fresh);
                 self.cluster.set_number(number);
                 *self.record() = record;
             }
             Action::NoteSurge { governor, object, record } => {
-                let Some(before) = self.governed(governor, &object) else { return false };
+                if !self.governs(governor, &object) {
+                    return false;
+                }
+                let before = self.record().clone();
                 if before != record {
                     self.watch_record(before.as_ref(), record.as_ref());
                     let (number, generation) = (self.cluster.number(), self.cluster.deployment.generation);
@@ -290,14 +296,14 @@ impl World {
         true
     }
 
-    /// The record on the object, if it is what governs the replicas, in this version.
-    fn governed(&mut self, governor: Governor, object: &crate::action::ObjectRef) -> Option<Option<SurgeRecord>> {
+    /// The object governs the replicas, and is of this version.
+    fn governs(&self, governor: Governor, object: &crate::action::ObjectRef) -> bool {
         let (kind, present) = match &self.cluster.autoscaler {
             Some(autoscaler) => (autoscaler.governor, autoscaler.object.clone()),
             None => (Governor::Deployment, super::super::object_of(&self.cluster.deployment)),
         };
         assert_eq!(kind, governor);
-        (present == *object).then(|| self.record().clone())
+        present == *object
     }
 
     pub(super) fn record(&mut self) -> &mut Option<SurgeRecord> {

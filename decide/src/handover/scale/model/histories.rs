@@ -87,7 +87,7 @@ impl World {
             }
             Step::Protect(on) => {
                 self.laws.foul |= !on;
-                self.laws.unprotected = !on;
+                self.unprotected = !on;
             }
             Step::DeletePod(at) => {
                 self.laws.foul = true;
@@ -230,7 +230,7 @@ fn anything() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(runner(1000))]
+    #![proptest_config(runner(400))]
 
     /// Proved of every history, with and without an autoscaler, on stale caches, with two controllers at once, lost writes
     /// and answers, and people doing what they like (after each step, see [`super::laws`]):
@@ -253,7 +253,7 @@ proptest! {
         for step in history {
             world.step(step);
         }
-        world.laws.unprotected = false;
+        world.unprotected = false;
         world.drain_to_the_end(led);
         world.come_to_rest();
         for who in 0..2 {

@@ -15,8 +15,6 @@ pub(super) struct Laws {
     pub(super) foul: bool,
     /// Users set deletion costs.
     pub(super) costs: bool,
-    /// Protection is switched off.
-    pub(super) unprotected: bool,
     /// What is to be available, by the last surge.
     floor: i32,
     /// The number as somebody last set it, or as it was to begin with; absent before the world is at rest.
@@ -99,7 +97,7 @@ impl World {
 
     /// The ReplicaSet is about to remove these pods.
     pub(super) fn watch_removal(&mut self, gone: &[usize]) {
-        let takes = self.laws.takes.take();
+        let takes = self.laws.takes.take().filter(|_| !self.laws.foul && !self.laws.costs);
         for &at in gone {
             let pod = &self.cluster.pods[at];
             let is_victim = takes.as_ref().is_none_or(|takes| takes.contains(&*pod.view.uid));
