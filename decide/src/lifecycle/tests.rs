@@ -345,6 +345,7 @@ fn a_handover_has_begun_with_the_first_write_for_it() {
             surge: 1,
             since: START,
             renewed: false,
+            awaited: Vec::new(),
             released: Vec::new(),
         });
     });

@@ -238,6 +238,7 @@ impl World {
             | Action::DeleteOwner { .. }
             | Action::CreateHold { .. }
             | Action::Surge { .. }
+            | Action::NoteSurge { .. }
             | Action::Scale { .. }
             | Action::NoteRequest { .. }
             | Action::Respond { .. }) => panic!("no part of a restart on eviction: {other:?}"),
