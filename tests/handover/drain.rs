@@ -1,0 +1,132 @@
+//! A drain of a workload with three replicas: a stand-in comes first, whoever has to go, goes, and the number of replicas
+//! is what it was.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use belay_e2e::world::Namespace;
+
+use crate::stage::{PATIENCE, Scene, handover, only_node, spread, web};
+use crate::support::{SOON, events, hold_in_phase, holds};
+use crate::surge::{up_and_back, written_by_belay};
+
+const SCALE: &str = "handover: Scale";
+
+#[test]
+fn one_of_three_pods_is_replaced_before_it_goes_and_the_scale_back_takes_it() {
+    handover("one-of-three", async |ns: &Namespace| {
+        ns.nodes(3).await?;
+        let scene = Scene::set(spread(web(ns, 3).ready_after(Duration::from_secs(3))), SCALE).await?;
+        ns.nodes(1).await?;
+        let node = scene.pods.first().context("no pod")?.node.clone();
+        let [victim] = scene.on(&[&node])[..] else { anyhow::bail!("not one pod on {node}") };
+        let victim = victim.clone();
+        let drain = ns.drain(&node, &["--timeout=120s"]).await?;
+        let refusal = drain.line("admission webhook", SOON).await?;
+        ensure!(refusal.text.contains(&format!("belay: holding {}", victim.name)), "{}", refusal.text);
+        let exit = drain.exit(PATIENCE).await?;
+        ensure!(exit.success(), "{exit}");
+
+        let hold = hold_in_phase(ns, &victim, "Completed").await?;
+        ensure!(hold["status"]["outcome"] == "HandedOver", "{hold}");
+        let now = scene.at_rest().await?;
+        scene.ensure_moved(&now, &[&node])?;
+        let most = scene.availability.most_staying();
+        ensure!(most == 4, "there were up to {most} pods");
+        let written = written_by_belay(ns, "deployments", "replicas")?;
+        ensure!(written == up_and_back(3), "{written:?}");
+        for reason in ["EvictionHeld", "EvictionReleased"] {
+            let told = events(ns, "web").await?;
+            let count = told.iter().filter(|event| event.starts_with(reason)).count();
+            ensure!(count == 1, "{reason} was told {count} times: {told:#?}");
+        }
+        scene.ensure_served().await
+    });
+}
+
+#[test]
+fn three_pods_of_one_node_go_one_after_the_other_and_need_one_more_pod() {
+    handover("three-of-three", async |ns: &Namespace| {
+        ns.nodes(1).await?;
+        let scene = Scene::set(web(ns, 3).ready_after(Duration::from_secs(2)), SCALE).await?;
+        let node = only_node(&scene.pods)?;
+        ns.nodes(2).await?;
+        let exit = ns.drain(&node, &["--timeout=180s"]).await?.exit(PATIENCE).await?;
+        ensure!(exit.success(), "{exit}");
+        let now = scene.at_rest().await?;
+        scene.ensure_moved(&now, &[&node])?;
+        for victim in &scene.pods {
+            let hold = hold_in_phase(ns, victim, "Completed").await?;
+            ensure!(hold["status"]["outcome"] == "HandedOver", "{hold}");
+        }
+        let most = scene.availability.most_staying();
+        ensure!(most == 4, "there were up to {most} pods");
+        let written = written_by_belay(ns, "deployments", "replicas")?;
+        ensure!(written == up_and_back(3), "{written:?}");
+        scene.ensure_served().await
+    });
+}
+
+#[test]
+fn two_nodes_that_are_drained_at_once_are_emptied_without_a_gap() {
+    handover("two-drains", async |ns: &Namespace| {
+        ns.nodes(3).await?;
+        let scene = Scene::set(spread(web(ns, 3).ready_after(Duration::from_secs(2))), SCALE).await?;
+        ns.nodes(2).await?;
+        let nodes = [scene.pods[0].node.clone(), scene.pods[1].node.clone()];
+        let (one, other) = tokio::try_join!(ns.drain(&nodes[0], &[]), ns.drain(&nodes[1], &[]))?;
+        for drain in [one, other] {
+            let exit = drain.exit(PATIENCE).await?;
+            ensure!(exit.success(), "{exit}");
+        }
+        let now = scene.at_rest().await?;
+        scene.ensure_moved(&now, &[&nodes[0], &nodes[1]])?;
+        let written = written_by_belay(ns, "deployments", "replicas")?;
+        ensure!(written == up_and_back(3), "{written:?}");
+        ensure!(holds(ns).await?.len() == 2);
+        scene.ensure_served().await
+    });
+}
+
+#[test]
+fn surge_replicas_let_as_many_pods_go_at_a_time() {
+    handover("surge-of-two", async |ns: &Namespace| {
+        ns.nodes(1).await?;
+        let spec = "handover: Scale\nsurgeReplicas: 2";
+        let scene = Scene::set(web(ns, 3).ready_after(Duration::from_secs(2)), spec).await?;
+        let node = only_node(&scene.pods)?;
+        ns.nodes(2).await?;
+        let exit = ns.drain(&node, &["--timeout=180s"]).await?.exit(PATIENCE).await?;
+        ensure!(exit.success(), "{exit}");
+        let now = scene.at_rest().await?;
+        scene.ensure_moved(&now, &[&node])?;
+        let most = scene.availability.most_staying();
+        ensure!(most == 5, "there were up to {most} pods");
+        let written = written_by_belay(ns, "deployments", "replicas")?;
+        ensure!(
+            written.iter().all(|number| number.as_i64().is_some_and(|number| (3..=5).contains(&number))),
+            "{written:?}"
+        );
+        let ends = written.iter().filter(|number| **number == 3).count();
+        ensure!(ends == 1 && written.last().is_some_and(|last| *last == 3), "restored {ends} times: {written:?}");
+        scene.ensure_served().await
+    });
+}
+
+#[test]
+fn a_single_pod_is_handed_over_by_a_second_one() {
+    handover("one-of-one", async |ns: &Namespace| {
+        ns.nodes(1).await?;
+        let scene = Scene::set(web(ns, 1).ready_after(Duration::from_secs(3)), SCALE).await?;
+        let node = only_node(&scene.pods)?;
+        ns.nodes(1).await?;
+        let exit = ns.drain(&node, &["--timeout=120s"]).await?.exit(PATIENCE).await?;
+        ensure!(exit.success(), "{exit}");
+        let now = scene.at_rest().await?;
+        scene.ensure_moved(&now, &[&node])?;
+        ensure!(now[0].hash == scene.pods[0].hash, "the template has changed");
+        let written = written_by_belay(ns, "deployments", "replicas")?;
+        ensure!(written == up_and_back(1), "{written:?}");
+        scene.ensure_served().await
+    });
+}
