@@ -11,10 +11,17 @@ mod busy;
 #[path = "../e2e/busy_support.rs"]
 mod busy_support;
 mod deadline;
+#[allow(dead_code, reason = "the words are shared with other test binaries, and not every word is needed here")]
+#[path = "../handover/scene.rs"]
+mod handover_scene;
 mod leader;
 mod record;
 mod stage;
 #[allow(dead_code, reason = "the words are shared with other test binaries, and not every word is needed here")]
 #[path = "../e2e/support.rs"]
 mod support;
+#[allow(dead_code, reason = "the words are shared with other test binaries, and not every word is needed here")]
+#[path = "../handover/surge.rs"]
+mod surge;
+mod surges;
 mod webhook;

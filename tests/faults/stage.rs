@@ -135,7 +135,8 @@ pub(crate) struct Right<'a> {
 }
 
 impl<'a> Right<'a> {
-    /// Takes the right to `verb` a `resource` (such as `deployments.apps`) from a component.
+    /// Takes the right to `verb` a `resource` (such as `deployments.apps` or `evictionholds.belay.dev/status`) from a
+    /// component.
     pub(crate) async fn take(
         ns: &'a Namespace,
         component: &'a str,
@@ -144,11 +145,13 @@ impl<'a> Right<'a> {
     ) -> anyhow::Result<Self> {
         let role = ns.get("clusterrole", &format!("belay-{component}")).await?;
         let right = Self { ns, component, verb, resource, rules: role["rules"].clone() };
-        let (plural, _) = resource.split_once('.').unwrap_or((resource, ""));
+        let (whole, subresource) = parts(resource);
+        let plural = whole.split('.').next().unwrap_or_default();
+        let named = if subresource.is_empty() { plural.to_owned() } else { format!("{plural}/{subresource}") };
         let mut fewer = right.rules.clone();
         let rules = fewer.as_array_mut().context("a ClusterRole without rules")?;
         for rule in &mut *rules {
-            let concerned = rule["resources"].as_array().is_some_and(|all| all.iter().any(|one| *one == *plural));
+            let concerned = rule["resources"].as_array().is_some_and(|all| all.iter().any(|one| *one == *named));
             if let Some(verbs) = rule["verbs"].as_array_mut().filter(|_| concerned) {
                 verbs.retain(|one| *one != *verb);
             }
@@ -168,17 +171,23 @@ impl<'a> Right<'a> {
         let role = format!("belay-{}", self.component);
         let patch = json!({ "rules": rules }).to_string();
         self.ns.kubectl(["patch", "clusterrole", &role, "--type=merge", "--patch", &patch]).ok().await?;
-        let (verb, resource) = (self.verb, self.resource);
+        let (verb, (resource, subresource)) = (self.verb, parts(self.resource));
+        let subresource = format!("--subresource={subresource}");
         let user = format!("--as=system:serviceaccount:{SYSTEM}:{role}");
         self.ns
-            .eventually(&format!("may {role} {verb} {resource}: {expected}"), SOON, async || {
+            .eventually(&format!("may {role} {verb} {}: {expected}", self.resource), SOON, async || {
                 // Exits with 1 where the answer is no.
-                let answer = self.ns.kubectl(["auth", "can-i", verb, resource, &user]).output().await?;
+                let answer = self.ns.kubectl(["auth", "can-i", verb, resource, &subresource, &user]).output().await?;
                 ensure!(answer.stdout().trim() == expected, "{answer}");
                 Ok(())
             })
             .await
     }
+}
+
+/// A resource with its group, and its subresource, empty where there is none.
+fn parts(resource: &str) -> (&str, &str) {
+    resource.split_once('/').unwrap_or((resource, ""))
 }
 
 /// A workload under load whose node is about to be drained.

@@ -6,9 +6,10 @@ use anyhow::ensure;
 use belay_e2e::keda::Keda;
 use belay_e2e::world::{Namespace, Workload};
 
-use crate::stage::{PATIENCE, Scene, handover, only_node, web};
+use crate::scene::{Scene, only_node, web};
+use crate::stage::handover;
 use crate::support::{SOON, condition, evict, hold_in_phase, holds, policy, protected};
-use crate::surge::{self, written_by_belay};
+use crate::surge::{self, PATIENCE, written_by_belay};
 
 /// A HorizontalPodAutoscaler of the Deployment `web`. Nobody serves metrics here, so it keeps the bounds and nothing
 /// else.

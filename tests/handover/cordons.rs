@@ -5,9 +5,10 @@ use std::time::Duration;
 use anyhow::ensure;
 use belay_e2e::world::Namespace;
 
-use crate::stage::{PATIENCE, Scene, handover, only_node, web};
+use crate::scene::{Scene, only_node, web};
+use crate::stage::handover;
 use crate::support::{SOON, hold_in_phase, hold_of};
-use crate::surge::{up_and_back, written_by_belay};
+use crate::surge::{PATIENCE, up_and_back, written_by_belay};
 
 #[test]
 fn an_uncordon_in_mid_surge_does_not_end_it() {

@@ -6,9 +6,10 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use belay_e2e::world::Namespace;
 
-use crate::stage::{PATIENCE, Scene, handover, only_node, spread, web};
+use crate::scene::{Scene, only_node, spread, web};
+use crate::stage::handover;
 use crate::support::{SOON, events, hold_in_phase, holds};
-use crate::surge::{up_and_back, written_by_belay};
+use crate::surge::{PATIENCE, up_and_back, written_by_belay};
 
 const SCALE: &str = "handover: Scale";
 

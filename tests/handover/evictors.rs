@@ -7,8 +7,10 @@ use belay_e2e::descheduler::Descheduler;
 use belay_e2e::evictions::{self, Asked, Table};
 use belay_e2e::world::Namespace;
 
-use crate::stage::{PATIENCE, Scene, handover, only_node, web};
+use crate::scene::{Scene, only_node, web};
+use crate::stage::handover;
 use crate::support::hold_in_phase;
+use crate::surge::PATIENCE;
 
 /// A taint that no pod tolerates and that says nothing about its node's end.
 const TAINT: &str = "example.com/retired";

@@ -7,9 +7,10 @@ use belay_e2e::tools::Running;
 use belay_e2e::world::{Namespace, PodInfo};
 use serde_json::{Value, json};
 
-use crate::stage::{PATIENCE, Scene, handover, spread, web};
+use crate::scene::{Scene, spread, web};
+use crate::stage::handover;
 use crate::support::{SOON, events, hold_in_phase, hold_of};
-use crate::surge::{self, written_by_belay};
+use crate::surge::{self, PATIENCE, written_by_belay};
 
 /// How long a stand-in takes: long enough for somebody to come in between.
 const SLOW: Duration = Duration::from_secs(12);

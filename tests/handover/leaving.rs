@@ -7,9 +7,10 @@ use belay_e2e::keda::Keda;
 use belay_e2e::world::{Cluster, Namespace, Options, PodInfo, Workload, test_on};
 use kube::ResourceExt as _;
 
-use crate::stage::{PATIENCE, values, web};
+use crate::scene::web;
+use crate::stage::values;
 use crate::support::{SOON, evict, policy, protected};
-use crate::surge;
+use crate::surge::{self, PATIENCE};
 
 /// What Belay writes on a pod is recorded there.
 const MANAGED: &str = "belay.dev/managed";

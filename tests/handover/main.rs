@@ -16,6 +16,7 @@ mod evictors;
 mod foreign;
 mod leaving;
 mod refused;
+mod scene;
 mod stage;
 #[allow(dead_code, reason = "the words are shared with other test binaries, and not every word is needed here")]
 #[path = "../e2e/support.rs"]

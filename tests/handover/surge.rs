@@ -1,10 +1,13 @@
 //! Words for surges: the record on the object whose number is raised, and the numbers that were written.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, ensure};
 use belay_e2e::world::Namespace;
 use serde_json::Value;
 
-use crate::stage::PATIENCE;
+/// For a drain of several pods one after the other: kubectl asks again every five seconds.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Where the record of a surge stands.
 const RECORD: &str = "belay.dev/surge";
