@@ -38,13 +38,26 @@ pub(crate) async fn none(ns: &Namespace, resource: &str, name: &str) -> anyhow::
     Ok(())
 }
 
-/// The numbers that Belay wrote to the objects of a resource in this namespace, oldest first, where the API server took
-/// them; `field` is that of the spec. A number that was taken away is null.
+/// The numbers that Belay changed objects of a resource in this namespace to, oldest first; `field` is that of the spec. A
+/// number that was taken away is null. A write that leaves the number as it is does not count.
 pub(crate) fn written_by_belay(ns: &Namespace, resource: &str, field: &str) -> anyhow::Result<Vec<Value>> {
-    let mut writes = ns.cluster().writes_by(BELAY)?;
-    writes.retain(|write| write.namespace == ns.name() && write.resource == resource && write.code < 300);
-    // They are merge patches and whole objects.
-    Ok(writes.iter().filter_map(|write| write.body["spec"].get(field).cloned()).collect())
+    let scale = format!("{resource}/scale");
+    let mut writes = ns.cluster().writes_by("")?;
+    writes.retain(|write| write.namespace == ns.name() && write.code < 300 && !write.dry_run);
+    writes.retain(|write| write.resource == resource || write.resource == scale);
+    // Each object has one number, and there is one object of a kind in these tests. Writes are merge patches and whole
+    // objects, and those that say nothing of the number leave it.
+    let numbers =
+        writes.iter().filter_map(|write| Some((write.user.starts_with(BELAY), write.body["spec"].get(field)?)));
+    let mut now = &Value::Null;
+    let mut changes = Vec::new();
+    for (by_belay, number) in numbers {
+        if number != now && by_belay {
+            changes.push(number.clone());
+        }
+        now = number;
+    }
+    Ok(changes)
 }
 
 /// The numbers of a surge by one pod from this number of replicas and back.

@@ -13,7 +13,7 @@ use crate::world::Namespace;
 pub struct Asked {
     /// The user, such as `system:serviceaccount:karpenter:karpenter`.
     pub user: String,
-    /// What the client calls itself, up to its version's end: `kubectl/v1.37.2`.
+    /// What the client calls itself, such as `kubectl`.
     pub agent: String,
     /// The pod that was to go.
     pub pod: String,
@@ -80,7 +80,8 @@ fn collect(writes: &[Write]) -> Vec<Asked> {
     let mut all: Vec<Asked> = Vec::new();
     let evictions = writes.iter().filter(|write| write.resource == "pods/eviction" && write.verb == "create");
     for write in evictions {
-        let agent = write.agent.split(' ').next().unwrap_or_default();
+        // The program's file name; after it come a version that only some programs tell, and the machine's kind.
+        let agent = write.agent.split(['/', ' ']).next().unwrap_or_default();
         let known = all
             .iter_mut()
             .find(|asked| (&asked.user, asked.agent.as_str(), &asked.pod) == (&write.user, agent, &write.name));
@@ -108,20 +109,28 @@ fn collect(writes: &[Write]) -> Vec<Asked> {
 #[derive(Debug)]
 pub struct Table<'a>(pub &'a [Asked]);
 
+/// What stands above its columns.
+const TITLES: [&str; 7] = ["who", "pod", "asked", "refused", "waited", "passed", "when refused"];
+
 impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{:<46} {:<24} {:>5} {:>7} {:>8}  when refused", "who", "pod", "asked", "refused", "waited")?;
-        for asked in self.0 {
-            let who = format!("{} ({})", short(&asked.user), asked.agent);
-            let waited = format!("{:.1} s", asked.waited().as_secs_f64());
-            let end = if asked.passed() { "; passed" } else { "; never passed" };
-            let (all, refused) = (asked.answers.len(), asked.refused());
-            writeln!(
-                f,
-                "{who:<46} {:<24} {all:>5} {refused:>7} {waited:>8}  {}{end}",
-                asked.pod,
-                asked.when_refused()
-            )?;
+        let rows = self.0.iter().map(|asked| {
+            [
+                format!("{} ({})", short(&asked.user), asked.agent),
+                asked.pod.clone(),
+                asked.answers.len().to_string(),
+                asked.refused().to_string(),
+                format!("{:.1} s", asked.waited().as_secs_f64()),
+                if asked.passed() { "yes" } else { "no" }.to_owned(),
+                asked.when_refused(),
+            ]
+        });
+        let rows: Vec<_> = std::iter::once(TITLES.map(str::to_owned)).chain(rows).collect();
+        let widths = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or_default();
+        let widths: [usize; 7] = std::array::from_fn(widths);
+        for row in &rows {
+            let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+            writeln!(f, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
         }
         Ok(())
     }
@@ -168,7 +177,7 @@ mod tests {
         ]);
         let [alice, bob] = asked.as_slice() else { panic!("{asked:?}") };
         assert_eq!((alice.answers.len(), alice.refused(), alice.passed()), (4, 2, true));
-        assert_eq!(alice.agent, "kubectl/v1");
+        assert_eq!(alice.agent, "kubectl");
         assert_eq!(alice.waited(), SignedDuration::from_secs(7));
         assert_eq!(alice.when_refused(), "asked again after 2.0 to 5.0 s");
         assert_eq!((bob.passed(), bob.waited()), (false, SignedDuration::ZERO));
@@ -179,7 +188,8 @@ mod tests {
     fn the_table_has_a_line_for_each() {
         let asked = collect(&[write(0, "system:serviceaccount:a:b", "create", "pods/eviction", 201)]);
         let table = Table(&asked).to_string();
-        assert!(table.lines().count() == 2 && table.contains("a:b (kubectl/v1)"), "{table}");
-        assert!(table.contains("was not refused; passed"), "{table}");
+        let expected = "who            pod  asked  refused  waited  passed  when refused\n\
+                        a:b (kubectl)  web  1      0        0.0 s   yes     was not refused\n";
+        assert_eq!(table, expected);
     }
 }
