@@ -114,7 +114,7 @@ fn a_surge_goes_on_from_the_number_that_a_user_sets_meanwhile() {
         ensure!(hold["status"]["outcome"] == "HandedOver", "{hold}");
         ns.eventually("the user's five replicas are there", PATIENCE, async || {
             surge::none(ns, "deployment", "web").await?;
-            let deployment = surging.scene.web.available(Duration::ZERO).await?;
+            let deployment = surging.scene.web.complete().await?;
             ensure!(deployment.spec.replicas == Some(5), "{:?}", deployment.spec.replicas);
             let pods = surging.scene.web.pods().await?;
             ensure!(pods.len() == 5 && pods.iter().all(|pod| pod.node != surging.victim.node), "{pods:?}");

@@ -23,8 +23,8 @@ fn an_uninstallation_in_mid_surge_puts_every_number_back() {
     let cluster = Cluster::start(Options::default()).unwrap();
     test_on(&cluster, "leaving", async |ns: &Namespace| {
         let other = cluster.namespace("leaving-keda").await?;
-        let belay = cluster.install_belay(values()).await?;
         let keda = Keda::play(&other).await?;
+        let belay = cluster.install_belay(values()).await?;
         // No stand-in ever comes, so both surges stand for as long as nobody ends them.
         let (plain, governed) = (surging(ns).await?, surging(&other).await?);
         keda.scaled_object("web", 2, 8).await?;

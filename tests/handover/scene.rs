@@ -1,7 +1,6 @@
 //! A workload under load whose pods are counted, and what became of it.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use belay_e2e::availability::Availability;
@@ -86,7 +85,7 @@ impl<'a> Scene<'a> {
         self.ns
             .eventually("the surge has ended and the workload is at rest", PATIENCE, async || {
                 surge::none(self.ns, "deployment", "web").await?;
-                let deployment = self.web.available(Duration::ZERO).await?;
+                let deployment = self.web.complete().await?;
                 let replicas = deployment.spec.replicas.unwrap_or(1);
                 let pods = self.web.pods().await?;
                 ensure!(

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use belay_e2e::keda;
 use belay_e2e::world::{Namespace, test};
 use serde_json::{Value, json};
 
@@ -17,6 +18,8 @@ pub(crate) fn values() -> Value {
 /// A test in a namespace of its own, with the Belay that all of them share.
 pub(crate) fn handover(name: &str, body: impl AsyncFnOnce(&Namespace) -> anyhow::Result<()>) {
     test(name, async |ns: &Namespace| {
+        // Belay finds a kind half a minute after its definition, where it was there before it.
+        keda::define(ns.cluster()).await?;
         ns.cluster().belay_with(values()).await?;
         body(ns).await
     });

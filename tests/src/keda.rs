@@ -17,7 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::programs;
 use crate::watching::{Change, changes};
-use crate::world::Namespace;
+use crate::world::{Cluster, Namespace};
 
 /// The most replicas where a ScaledObject does not say (KEDA, `apis/keda/v1alpha1/scaledobject_types.go`).
 const DEFAULT_MAXIMUM: i64 = 100;
@@ -31,6 +31,15 @@ pub fn scaled_objects() -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("keda.sh", "v1alpha1", "ScaledObject"), "scaledobjects")
 }
 
+/// Installs KEDA's definition, where it is missing.
+///
+/// # Errors
+/// When it cannot be had, or the API server refuses it.
+pub async fn define(cluster: &Cluster) -> anyhow::Result<()> {
+    let definition = tokio::task::spawn_blocking(programs::scaled_objects).await;
+    cluster.crds(&definition.context("the download was interrupted")??).await
+}
+
 /// The operator at work in one namespace; it ends when dropped, and leaves what it made.
 pub struct Keda<'a> {
     ns: &'a Namespace,
@@ -41,10 +50,9 @@ impl<'a> Keda<'a> {
     /// Installs KEDA's definition where it is missing, and starts the operator.
     ///
     /// # Errors
-    /// When the definition cannot be had, or the API server refuses it.
+    /// As [`define`].
     pub async fn play(ns: &'a Namespace) -> anyhow::Result<Self> {
-        let definition = tokio::task::spawn_blocking(programs::scaled_objects).await;
-        ns.cluster().crds(&definition.context("the download was interrupted")??).await?;
+        define(ns.cluster()).await?;
         let (objects, autoscalers) = (ns.custom(&scaled_objects()), ns.api());
         let operator = ns.cluster().runtime().spawn(operate(objects, autoscalers));
         Ok(Self { ns, _operator: AbortOnDropHandle::new(operator) })

@@ -291,12 +291,17 @@ impl Workload {
     /// When it is not `within` that time, with what is missing.
     pub async fn available(&self, within: Duration) -> anyhow::Result<Deployment> {
         let what = format!("Deployment {} to be available", self.name);
-        waiting::eventually(&what, within, async || {
-            let deployment = self.deployment().await?;
-            ensure_complete(&deployment)?;
-            Ok(deployment)
-        })
-        .await
+        waiting::eventually(&what, within, async || self.complete().await).await
+    }
+
+    /// The Deployment as it is.
+    ///
+    /// # Errors
+    /// When it is gone, or its rollout is not complete by the rule of `kubectl rollout status`, with what is missing.
+    pub async fn complete(&self) -> anyhow::Result<Deployment> {
+        let deployment = self.deployment().await?;
+        ensure_complete(&deployment)?;
+        Ok(deployment)
     }
 
     /// Its pods: those that stay before those that go, each group by age and name.
