@@ -8,7 +8,7 @@ use belay_e2e::tools::Running;
 use belay_e2e::world::{Belay, Namespace, PodInfo};
 
 use crate::handover_scene::{Scene, spread, web};
-use crate::stage::{PATIENCE, Right, fault, finally, lose};
+use crate::stage::{CONTROLLER, PATIENCE, Right, fault, finally, lose};
 use crate::support::{hold_in_phase, hold_of};
 use crate::surge::{up_and_back, written_by_belay};
 
@@ -54,6 +54,15 @@ impl<'a> Surge<'a> {
             .await
     }
 
+    /// # Errors
+    /// Until a controller was refused to write the Deployment.
+    fn refused(&self) -> anyhow::Result<()> {
+        let writes = self.ns.cluster().writes_by(CONTROLLER)?;
+        let mut refused = writes.iter().filter(|write| write.namespace == self.ns.name() && write.code == 403);
+        ensure!(refused.any(|write| write.resource == "deployments"), "nobody tried");
+        Ok(())
+    }
+
     /// The drain ends, the victim went and nobody else, and nothing was missing.
     async fn ends_well(self, drain: Running) -> anyhow::Result<()> {
         let exit = drain.exit(PATIENCE).await?;
@@ -78,10 +87,7 @@ fn a_leader_killed_before_it_could_raise_the_number_raises_it_once_when_it_is_ba
             let drain = surge.drain().await?;
             ns.eventually("the hold is recorded, and its surge refused", PATIENCE, async || {
                 hold_of(ns, &surge.victim).await?;
-                let writes = ns.cluster().writes_by("system:serviceaccount:belay-system:belay-controller")?;
-                let mut refused = writes.iter().filter(|write| write.namespace == ns.name() && write.code == 403);
-                ensure!(refused.any(|write| write.resource == "deployments"), "nobody tried");
-                Ok(())
+                surge.refused()
             })
             .await?;
             belay.kill(&belay.leader().await?)?;
@@ -108,16 +114,22 @@ fn the_standby_goes_on_with_a_surge_whose_stand_in_is_starting() {
 }
 
 #[test]
-fn a_leader_killed_when_the_stand_in_is_available_releases_the_victim_when_it_is_back() {
+fn a_leader_killed_when_the_stand_in_is_available_lets_the_victim_go_when_it_is_back() {
     fault("surge-available", async |ns: &Namespace, belay: &Belay| {
         let surge = Surge::set(ns).await?;
         let drain = surge.drain().await?;
         surge.scene.surged().await?;
-        let right = Right::take(ns, "controller", HOLDS.0, HOLDS.1).await?;
+        // The leader sees that the victim may go and gets no further: the only way to stop it at this very point from
+        // outside.
+        let right = Right::take(ns, "controller", NUMBERS.0, NUMBERS.1).await?;
         let body = async {
             surge.stand_in(true).await?;
-            let hold = hold_of(ns, &surge.victim).await?;
-            ensure!(hold["status"]["phase"] != "Released", "{hold}");
+            ns.eventually("the victim is about to go", PATIENCE, async || {
+                let hold = hold_of(ns, &surge.victim).await?;
+                ensure!(hold["status"]["reason"] == "AwaitingTurn", "{}", hold["status"]);
+                surge.refused()
+            })
+            .await?;
             belay.kill(&belay.leader().await?)?;
             Ok(())
         };
@@ -127,16 +139,22 @@ fn a_leader_killed_when_the_stand_in_is_available_releases_the_victim_when_it_is
 }
 
 #[test]
-fn a_leader_killed_between_the_release_and_the_scale_back_puts_the_number_back_once_when_it_is_back() {
+fn a_leader_killed_with_the_scale_back_written_and_the_hold_still_open_ends_both_when_it_is_back() {
     fault("surge-released", async |ns: &Namespace, belay: &Belay| {
         let surge = Surge::set(ns).await?;
         let drain = surge.drain().await?;
         surge.scene.surged().await?;
-        // The leader releases the victim and gets no further: the only way to stop it at this very point from outside.
-        let right = Right::take(ns, "controller", NUMBERS.0, NUMBERS.1).await?;
+        let right = Right::take(ns, "controller", HOLDS.0, HOLDS.1).await?;
         let body = async {
-            hold_in_phase(ns, &surge.victim, "Released").await?;
+            ns.eventually("the number is lower again, and the victim let go with it", PATIENCE, async || {
+                let written = written_by_belay(ns, "deployments", "replicas")?;
+                ensure!(written == up_and_back(3), "{written:?}");
+                Ok(())
+            })
+            .await?;
             belay.kill(&belay.leader().await?)?;
+            let hold = hold_of(ns, &surge.victim).await?;
+            ensure!(hold["status"]["releasedAt"].is_null(), "{hold}");
             Ok(())
         };
         finally(body, right.give_back()).await?;
