@@ -12,7 +12,7 @@ pub(crate) const STABILITY: Duration = Duration::from_secs(3);
 
 /// The chart's values for these tests.
 pub(crate) fn values() -> Value {
-    json!({})
+    json!({ "evictionHold": { "doom": { "signalStability": format!("{}s", STABILITY.as_secs()) } } })
 }
 
 /// A test in a namespace of its own, with the Belay that all of them share.
