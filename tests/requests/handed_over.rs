@@ -70,6 +70,35 @@ fn a_requested_pod_is_handed_over_with_its_progress_told_and_no_request_fails() 
 }
 
 #[test]
+fn a_requested_pod_of_a_workload_that_scales_goes_when_its_stand_in_serves() {
+    requested("scale", async |ns: &Namespace, player: &Player| {
+        ns.nodes(2).await?;
+        let slow = ns.web("web").ready_after(Duration::from_secs(3)).pre_stop(3);
+        let (web, victim) = protected_before(slow, "handover: Scale").await?;
+        let load = ns.load("web", 50).await?;
+        load.ok(20, SOON).await?;
+        player.request(&victim, REQUESTER).await?;
+        let done = |eviction: &Value| is(eviction, "TargetEvicted", "PodDeleted");
+        let last = eviction(ns, player, &victim, "has succeeded", done).await?;
+        let (state, reported) = report(&last, RESPONDER)?;
+        let message = reported["message"].as_str().unwrap_or_default();
+        ensure!(state == "Completed" && message.starts_with("HandedOver: "), "{state}: {reported}");
+        let answered = evictions_answered(ns)?;
+        ensure!(answered.iter().all(|code| *code == 201), "the last responder's calls were answered {answered:?}");
+        ns.eventually("the replicas are as before", SOON, async || {
+            let deployment = web.deployment().await?;
+            ensure!(deployment.spec.replicas == Some(1), "there are {:?}", deployment.spec.replicas);
+            ensure!(web.only_pod().await?.uid != victim.uid);
+            Ok(())
+        })
+        .await?;
+        let served = load.stop().await;
+        ensure!(served.failed() == 0 && served.ok > 0, "{served}");
+        Ok(())
+    });
+}
+
+#[test]
 fn a_requested_busy_pod_stays_until_its_job_ends_and_then_goes_at_the_first_call() {
     requested("busy", async |ns: &Namespace, player: &Player| {
         ns.nodes(1).await?;
