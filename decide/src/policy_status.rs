@@ -43,9 +43,10 @@ impl Target<'_> {
         self.protection.map_or(&policy.settings, |protection| &protection.settings)
     }
 
-    /// Its rollouts' loss, for people: `web (1 of 4)`; absent where they lose none, or all at once.
+    /// Its rollouts' loss, for people: `web (1 of 4)`; absent where they lose none, or all at once. Of one that is
+    /// scaled by itself, at its maximum: a status that followed its replicas would be written all day.
     fn loss(&self) -> Option<String> {
-        let replicas = self.deployment.replicas.max(1);
+        let replicas = self.autoscaler.map_or(self.deployment.replicas, |autoscaler| autoscaler.maximum).max(1);
         let missing = self.deployment.strategy.max_missing(replicas)?;
         (missing > 0).then(|| format!("{} ({} of {replicas})", self.deployment.name, missing.min(replicas)))
     }
@@ -199,20 +200,21 @@ fn protected(policy: &PolicyView, targets: &[Target<'_>]) -> Condition {
     Condition { kind, status: Some(true), reason: "Protected", message }
 }
 
-/// What the next victims of a workload bring about, for people: `web (3 replicas, 4 meanwhile)`.
+/// What the next victims of a workload bring about, for people: `web (3 replicas, 4 meanwhile)`; without the number that
+/// an autoscaler changes all day.
 fn surge(target: &Target<'_>, settings: &Settings) -> String {
-    let deployment = target.deployment;
-    let record = target.autoscaler.map_or(deployment.surge.as_ref(), |autoscaler| autoscaler.surge.as_ref());
-    let base = record.map_or(deployment.replicas, |record| record.base);
-    let raised = base.saturating_add(settings.surge_replicas);
+    let (deployment, more) = (target.deployment, settings.surge_replicas);
     match target.autoscaler {
-        None => format!("{} ({base} replicas, {raised} meanwhile)", deployment.name),
+        None => {
+            let base = deployment.surge.as_ref().map_or(deployment.replicas, |record| record.base);
+            format!("{} ({base} replicas, {} meanwhile)", deployment.name, base.saturating_add(more))
+        }
         Some(autoscaler) => format!(
-            "{} ({base} replicas, {} meanwhile by the minimum of {} {})",
+            "{} ({more} more meanwhile, by the minimum of {} {}, {} at most)",
             deployment.name,
-            raised.min(autoscaler.maximum),
             autoscaler.governor.kind(),
-            autoscaler.object.name
+            autoscaler.object.name,
+            autoscaler.maximum
         ),
     }
 }
@@ -242,6 +244,23 @@ mod tests {
 
     fn target<'a>(deployment: &'a DeploymentView, protection: Option<&'a Protection>) -> Target<'a> {
         Target { deployment, protection, autoscaler: None }
+    }
+
+    fn autoscaler(maximum: i32) -> AutoscalerView {
+        AutoscalerView {
+            governor: Governor::HorizontalPodAutoscaler,
+            object: ObjectRef {
+                namespace: "shop".into(),
+                name: "web-hpa".into(),
+                uid: "h".into(),
+                resource_version: "1".into(),
+            },
+            target: "web".into(),
+            minimum: Some(2),
+            maximum,
+            paused: false,
+            surge: None,
+        }
     }
 
     fn policy() -> PolicyView {
@@ -363,20 +382,6 @@ mod tests {
         let all =
             Strategy::RollingUpdate { max_surge: IntOrPercent::Int(1), max_unavailable: IntOrPercent::Percent(100) };
         let lossy = DeploymentView { strategy: all, ..three.clone() };
-        let autoscaler = |maximum| AutoscalerView {
-            governor: Governor::HorizontalPodAutoscaler,
-            object: ObjectRef {
-                namespace: "shop".into(),
-                name: "web-hpa".into(),
-                uid: "h".into(),
-                resource_version: "1".into(),
-            },
-            target: "web".into(),
-            minimum: Some(2),
-            maximum,
-            paused: false,
-            surge: None,
-        };
         let (room, full) = (autoscaler(9), autoscaler(3));
         let of = |deployment, autoscaler| Target { deployment, protection: Some(&ours), autoscaler };
         let table = [
@@ -388,7 +393,7 @@ mod tests {
                 of(&three, Some(&room)),
                 "Protected",
                 "Protected",
-                "4 meanwhile by the minimum of HorizontalPodAutoscaler web-hpa",
+                "web (1 more meanwhile, by the minimum of HorizontalPodAutoscaler web-hpa, 9 at most)",
             ),
             (of(&three, Some(&full)), "Protected", "AutoscalerAtMaximum", "maximum of 3"),
             (of(&recreate, None), "Protected", "Recreate", "handover: Restart"),
@@ -401,6 +406,27 @@ mod tests {
             let condition = found.iter().find(|condition| condition.kind == kind).expect(kind);
             assert_eq!(condition.reason, reason, "{kind}: {}", condition.message);
             assert!(condition.message.contains(words), "{kind}, {reason}: {}", condition.message);
+        }
+    }
+
+    #[test]
+    fn the_status_stays_as_it_is_while_an_autoscaler_works() {
+        let settings = Settings { mode: Mode::Scale, ..Settings::default() };
+        let policy = PolicyView { settings: settings.clone(), ..policy() };
+        let ours = Protection { settings, ..protection() };
+        let autoscaler = autoscaler(20);
+        let said = |replicas| {
+            let web = DeploymentView { replicas, ..deployment("shop", "web") };
+            conditions(
+                &policy,
+                None,
+                false,
+                &[Target { deployment: &web, protection: Some(&ours), autoscaler: Some(&autoscaler) }],
+            )
+        };
+        let first = said(1);
+        for replicas in 2..20 {
+            assert_eq!(said(replicas), first, "at {replicas} replicas");
         }
     }
 

@@ -63,7 +63,7 @@ async fn a_scaled_workload_is_explained_by_its_policy_its_autoscaler_and_each_po
     assert_eq!(conditions, ["Supported", "SurgingStrategy", "Protected"]);
     let held: Vec<_> = json["pods"].as_array().unwrap().iter().map(|pod| pod["eviction"]["held"].clone()).collect();
     assert_eq!(held, [true, true, true], "{text}");
-    for words in ["web (3 replicas, 4 meanwhile by the minimum of HorizontalPodAutoscaler web-hpa)", "held ("] {
+    for words in ["web (1 more meanwhile, by the minimum of HorizontalPodAutoscaler web-hpa, 9 at most)", "held ("] {
         assert!(text.contains(words), "{words}: {text}");
     }
 }
