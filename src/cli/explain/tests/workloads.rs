@@ -7,7 +7,8 @@ const AUTOSCALERS: &str = "GET /apis/autoscaling/v2/namespaces/ci/horizontalpoda
 fn deployment(replicas: i32) -> Value {
     json!({"metadata": {"namespace": "ci", "name": "web", "uid": "d", "resourceVersion": "5", "generation": 1,
             "annotations": {"deployment.kubernetes.io/revision": "1"}},
-        "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": "web"}}, "template": {}},
+        "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": "web"}}, "template": {},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}},
         "status": {"observedGeneration": 1, "replicas": replicas, "updatedReplicas": replicas,
             "availableReplicas": replicas}})
 }
