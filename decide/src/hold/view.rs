@@ -118,7 +118,7 @@ pub struct HoldStatus {
     /// The Deployment's revision just before the restart, written before the restart itself. With the record on
     /// the Deployment it makes sure of "one restart", even where somebody strips that record.
     pub from_revision: Option<u64>,
-    /// When the restart was seen to be written.
+    /// When the restart was seen to be written, or when the surge began (Scale).
     pub restarted_at: Option<Timestamp>,
     /// When its eviction was last asked for; absent where only `requestedAt` is known. The webhook writes it, seldom.
     pub last_requested_at: Option<Timestamp>,

@@ -206,7 +206,7 @@ impl Step<'_> {
     /// that is under way would take either.
     fn marks(&self, record: &SurgeRecord) -> marks::Wanted<'_> {
         let open: BTreeSet<&str> = self.victims.open.iter().map(|open| &*open.victim.uid).collect();
-        let kept = open.union(&self.victims.let_go).copied().collect();
+        let kept = open.iter().chain(&self.victims.let_go).chain(&self.victims.unseen).copied().collect();
         let marked = if self.victims.let_go.is_empty() { open } else { BTreeSet::new() };
         let guard = self.lever.write(self.lever.number, Some(record.clone()));
         marks::Wanted { marked, kept, guard: Some(guard) }

@@ -1,5 +1,8 @@
 //! The controller's step, as tables: what is written in which situation.
 
+mod answers;
+mod endings;
+mod governors;
 mod surge;
 
 use std::collections::BTreeMap;

@@ -97,7 +97,9 @@ impl World {
 
     /// The ReplicaSet is about to remove these pods.
     pub(super) fn watch_removal(&mut self, gone: &[usize]) {
-        let takes = self.laws.takes.take().filter(|_| !self.laws.foul && !self.laws.costs);
+        let stands = |uid: &String| self.cluster.find(uid).is_some_and(|at| self.cluster.is_active(at));
+        let takes = self.laws.takes.take().filter(|takes| takes.iter().any(stands));
+        let takes = takes.filter(|_| !self.laws.foul && !self.laws.costs);
         for &at in gone {
             let pod = &self.cluster.pods[at];
             let is_victim = takes.as_ref().is_none_or(|takes| takes.contains(&*pod.view.uid));
