@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use belay_e2e::world::{Namespace, PodInfo};
-use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Pod;
+use jiff::SignedDuration;
 use serde_json::json;
 
 use crate::support::{
-    SOON, events, evict, evict_until_it_passes, hold_in_phase, holds, policy, protected, protected_web, restarts,
-    test_with_belay,
+    SOON, asked_to_go, events, evict, evict_until_it_passes, hold_in_phase, holds, policy, protected, protected_web,
+    ready_since, restarts, test_with_belay,
 };
 
 #[test]
@@ -79,10 +78,7 @@ fn a_replacement_counts_only_after_min_ready_seconds() {
         let exit = drain.exit(SOON).await?;
         ensure!(exit.success() && exit.text().contains("is not yet available (0/1, minReadySeconds 12)"), "{exit}");
 
-        // The API's own times: the deletion was asked for one grace period before the deletionTimestamp.
-        let meta = leaving.context("the victim never left")?.pod.metadata;
-        let grace = SignedDuration::from_secs(meta.deletion_grace_period_seconds.unwrap_or_default());
-        let asked = meta.deletion_timestamp.context("the victim never left")?.0 - grace;
+        let asked = asked_to_go(&leaving.context("the victim never left")?.pod).context("the victim never left")?;
         let ready = ready_since(&web.only_pod().await?.pod).context("the replacement is not ready")?;
         let served = asked.duration_since(ready);
         ensure!(
@@ -91,13 +87,6 @@ fn a_replacement_counts_only_after_min_ready_seconds() {
         );
         Ok(())
     });
-}
-
-/// When a pod became ready, in whole seconds.
-fn ready_since(pod: &Pod) -> Option<Timestamp> {
-    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
-    let ready = conditions.iter().find(|condition| condition.type_ == "Ready" && condition.status == "True")?;
-    Some(ready.last_transition_time.as_ref()?.0)
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use belay_e2e::world::{Namespace, PodInfo, Web, Workload, test};
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::EvictParams;
@@ -132,4 +133,17 @@ pub(crate) async fn condition(
         Ok(())
     })
     .await
+}
+
+/// When a pod became ready, in whole seconds.
+pub(crate) fn ready_since(pod: &Pod) -> Option<Timestamp> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let ready = conditions.iter().find(|condition| condition.type_ == "Ready" && condition.status == "True")?;
+    Some(ready.last_transition_time.as_ref()?.0)
+}
+
+/// When a pod that is going was asked to go, in whole seconds: one grace period before its deletionTimestamp.
+pub(crate) fn asked_to_go(pod: &Pod) -> Option<Timestamp> {
+    let grace = SignedDuration::from_secs(pod.metadata.deletion_grace_period_seconds.unwrap_or_default());
+    Some(pod.metadata.deletion_timestamp.as_ref()?.0 - grace)
 }

@@ -8,7 +8,7 @@ use belay_e2e::world::{Namespace, Workload};
 
 use crate::scene::{Scene, only_node, web};
 use crate::stage::handover;
-use crate::support::{SOON, condition, evict, hold_in_phase, holds, policy, protected};
+use crate::support::{SOON, condition, evict, evict_until_it_passes, hold_in_phase, holds, policy, protected};
 use crate::surge::{self, PATIENCE, written_by_belay};
 
 /// A HorizontalPodAutoscaler of the Deployment `web`. Nobody serves metrics here, so it keeps the bounds and nothing
@@ -151,6 +151,29 @@ fn a_surge_goes_no_further_than_the_autoscalers_maximum() {
         scene.ensure_moved(&now, &[&node])?;
         let written = written_by_belay(ns, "horizontalpodautoscalers", "minReplicas")?;
         ensure!(written == [4, 3], "{written:?}");
+        scene.ensure_served().await
+    });
+}
+
+#[test]
+fn an_evictor_that_asks_all_the_time_leaves_no_replica_too_many() {
+    handover("eager", async |ns: &Namespace| {
+        ns.nodes(1).await?;
+        let web = web(ns, 3).ready_after(Duration::from_secs(2)).create().await?;
+        web.available(SOON).await?;
+        autoscaler(ns, 3, 8).await?;
+        at_work(ns, "web").await?;
+        let scene = governed(ns, web).await?;
+        let node = only_node(&scene.pods)?;
+        ns.nodes(1).await?;
+        ns.cordon(&node).await?;
+        for victim in &scene.pods {
+            evict_until_it_passes(ns, victim).await?;
+        }
+        let now = scene.at_rest().await?;
+        scene.ensure_moved(&now, &[&node])?;
+        let autoscaler = ns.get("horizontalpodautoscaler", "web").await?;
+        ensure!(autoscaler["spec"]["minReplicas"] == 3, "{}", autoscaler["spec"]);
         scene.ensure_served().await
     });
 }

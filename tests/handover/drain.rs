@@ -8,7 +8,7 @@ use belay_e2e::world::Namespace;
 
 use crate::scene::{Scene, only_node, spread, web};
 use crate::stage::handover;
-use crate::support::{SOON, events, hold_in_phase, holds};
+use crate::support::{SOON, asked_to_go, events, hold_in_phase, holds, ready_since};
 use crate::surge::{PATIENCE, up_and_back, written_by_belay};
 
 const SCALE: &str = "handover: Scale";
@@ -128,6 +128,54 @@ fn a_single_pod_is_handed_over_by_a_second_one() {
         ensure!(now[0].hash == scene.pods[0].hash, "the template has changed");
         let written = written_by_belay(ns, "deployments", "replicas")?;
         ensure!(written == up_and_back(1), "{written:?}");
+        scene.ensure_served().await
+    });
+}
+
+#[test]
+fn a_budget_that_allows_no_eviction_allows_one_where_a_stand_in_serves() {
+    handover("budget", async |ns: &Namespace| {
+        ns.nodes(1).await?;
+        let scene = Scene::set(web(ns, 3).ready_after(Duration::from_secs(2)), SCALE).await?;
+        ns.apply(
+            "apiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {name: web}\nspec: {minAvailable: 3, selector: \
+             {matchLabels: {app: web}}}",
+        )
+        .await?;
+        let node = only_node(&scene.pods)?;
+        ns.nodes(2).await?;
+        let exit = ns.drain(&node, &["--timeout=180s"]).await?.exit(PATIENCE).await?;
+        ensure!(exit.success(), "{exit}");
+        let now = scene.at_rest().await?;
+        scene.ensure_moved(&now, &[&node])?;
+        let written = written_by_belay(ns, "deployments", "replicas")?;
+        ensure!(written == up_and_back(3), "{written:?}");
+        scene.ensure_served().await
+    });
+}
+
+#[test]
+fn a_stand_in_counts_only_after_min_ready_seconds() {
+    handover("min-ready", async |ns: &Namespace| {
+        ns.nodes(1).await?;
+        let scene = Scene::set(web(ns, 1).min_ready_seconds(9), SCALE).await?;
+        let node = only_node(&scene.pods)?;
+        ns.nodes(1).await?;
+        let victim = &scene.pods[0];
+        let drain = ns.drain(&node, &["--timeout=120s"]).await?;
+        let mut leaving = None;
+        while drain.is_running() {
+            let pods = scene.web.pods().await?;
+            leaving = pods.into_iter().find(|pod| pod.uid == victim.uid && pod.terminating).or(leaving);
+        }
+        let exit = drain.exit(SOON).await?;
+        ensure!(exit.success(), "{exit}");
+        let now = scene.at_rest().await?;
+        let asked = leaving.as_ref().and_then(|victim| asked_to_go(&victim.pod)).context("the victim never left")?;
+        let ready = ready_since(&now[0].pod).context("the stand-in is not ready")?;
+        let served = asked.duration_since(ready);
+        // Both are in whole seconds.
+        ensure!(served.as_secs() >= 8, "the victim went {served:#} after its stand-in was ready: {asked}, {ready}");
         scene.ensure_served().await
     });
 }
