@@ -123,15 +123,25 @@ pub enum Awaited<'a> {
     Turn,
 }
 
-/// The victim was let go in the surge of its workload: by the record, which is written first.
+/// The victim was let go in the surge of its workload: by the record, which is written first. One that is to go with a
+/// replica is not let go to its evictor while the replicas have yet to follow an autoscaler's minimum: the ReplicaSet
+/// would make another pod for it, which nobody takes back.
 pub fn is_let_go(workload: &Workload<'_>, victim_uid: &str) -> bool {
-    let record = Lever::of(workload).record;
-    record.is_some_and(|record| record.released.iter().any(|uid| uid == victim_uid))
+    let lever = Lever::of(workload);
+    lever.record.is_some_and(|record| is_named(record, victim_uid)) && lever.lag(workload.deployment) == 0
+}
+
+fn is_named(record: &SurgeRecord, victim_uid: &str) -> bool {
+    record.released.iter().any(|uid| uid == victim_uid)
 }
 
 /// What this victim waits for, as far as the cache shows.
 pub fn awaited<'a>(workload: &Workload<'a>, victim: &PodView, now: Timestamp) -> Awaited<'a> {
-    let Some(record) = Lever::of(workload).record.filter(|record| record.surge > 0) else {
+    let record = Lever::of(workload).record;
+    if record.is_some_and(|record| is_named(record, &victim.uid)) {
+        return Awaited::Turn;
+    }
+    let Some(record) = record.filter(|record| record.surge > 0) else {
         return at_rest(workload, victim, now).err().unwrap_or(Awaited::Surge);
     };
     let let_go = record.released.iter().map(String::as_str).collect();

@@ -28,6 +28,8 @@ pub(super) struct Victims<'a> {
     pub(super) open: Vec<Open<'a>>,
     /// UIDs of those that were let go, by their hold or by the record, and still stand.
     pub(super) let_go: BTreeSet<&'a str>,
+    /// Those that were let go by the record and are to go with a replica that has yet to go; their holds are open.
+    pub(super) due: Vec<Open<'a>>,
     /// UIDs of those that the surge was raised for and whose holds are not seen: they are not seen yet, or were deleted.
     pub(super) unseen: BTreeSet<&'a str>,
     /// When the eviction of any of them was last asked for; absent where there is none, or one that nobody need ask for.
@@ -60,7 +62,8 @@ pub(super) fn sort<'a>(
 ) -> Victims<'a> {
     let now = input.now;
     let deployment = workload.deployment;
-    let record = Lever::of(workload).record;
+    let lever = Lever::of(workload);
+    let record = lever.record;
     let mut victims = Victims::default();
     let recorded = record.iter().flat_map(|record| &record.released);
     victims.let_go.extend(recorded.map(String::as_str).filter(|uid| stands(workload, uid)));
@@ -79,6 +82,11 @@ pub(super) fn sort<'a>(
             (Phase::Released, _) => released(workload, hold, victim, plan, now),
             _ if !of_this => release(hold, Outcome::VictimGone, "its Deployment is gone".to_owned(), now),
             (_, None) => went(workload, hold, record, now),
+            (_, Some(victim)) if is_let_go && lever.lag(deployment) > 0 && now < hold.spec.deadline => {
+                victims.due.push(Open { hold, victim });
+                plan.wake(hold.spec.deadline);
+                Vec::new()
+            }
             (_, Some(_)) if is_let_go => handed_over(hold, now),
             (_, Some(_)) if unsupported.is_some() => {
                 let why = unsupported.map(Unsupported::advice).unwrap_or_default();

@@ -79,6 +79,13 @@ impl<'a> Lever<'a> {
         self.record.is_some_and(|record| self.number != record.number())
     }
 
+    /// How many more replicas the Deployment has than the autoscaler's minimum asks for with the surge: when the minimum
+    /// comes down, the autoscaler takes minutes to follow.
+    pub(super) fn lag(&self, deployment: &DeploymentView) -> i32 {
+        let record = self.record.filter(|_| self.governor != Governor::Deployment);
+        record.map_or(0, |record| deployment.replicas.saturating_sub(record.raised()).max(0))
+    }
+
     /// The write of a number and a record.
     pub(super) fn write(&self, number: Option<i32>, record: Option<SurgeRecord>) -> Action {
         let (governor, object) = (self.governor, self.object.clone());

@@ -172,7 +172,7 @@ impl Step<'_> {
         let candidate = ready(&self.capacity);
         let lingering =
             open.is_empty() && self.victims.unseen.is_empty() && !self.victims.let_go.is_empty() && record.surge > 0;
-        let lagging = self.lags(record);
+        let lagging = self.lags();
         let Some(close) = self.input.close else {
             plan.look_closer |= candidate.is_some() || lingering || lagging;
             return Vec::new();
@@ -191,13 +191,12 @@ impl Step<'_> {
         }
         if lagging {
             let deployment = self.workload.deployment;
-            let less = removable(deployment.replicas.saturating_sub(record.raised()));
-            let replicas = deployment.replicas - less;
-            return if less > 0 {
-                vec![Action::Scale { deployment: object_of(deployment), replicas }]
-            } else {
-                Vec::new()
-            };
+            let less = removable(self.lever.lag(deployment));
+            let scale = Action::Scale { deployment: object_of(deployment), replicas: deployment.replicas - less };
+            // Where nothing tells that they would go with a replica, their evictors take them.
+            let mut steps = if less > 0 { vec![scale] } else { Vec::new() };
+            steps.extend(self.victims.due.iter().flat_map(|due| holds::handed_over(due.hold, self.now)));
+            return steps;
         }
         Vec::new()
     }
@@ -213,10 +212,8 @@ impl Step<'_> {
     }
 
     /// The autoscaler's minimum came down, and a victim stands that was to go with it: an autoscaler takes minutes.
-    fn lags(&self, record: &SurgeRecord) -> bool {
-        self.lever.governor != Governor::Deployment
-            && !self.victims.let_go.is_empty()
-            && self.workload.deployment.replicas > record.raised()
+    fn lags(&self) -> bool {
+        !self.victims.let_go.is_empty() && self.lever.lag(self.workload.deployment) > 0
     }
 
     /// UIDs of the victims that the surge is for, but for one that is let go.
@@ -242,7 +239,10 @@ impl Step<'_> {
         let close = self.input.close.unwrap_or_default();
         let less = marks::removable(self.workload, close, &going, spare, self.now);
         let mut steps = vec![self.lowered(record, less, Some(&next.victim.uid))];
-        steps.extend(holds::handed_over(next.hold, self.now));
+        // With an autoscaler the replicas have yet to follow, and the hold stays open until they do.
+        if less == 0 || self.lever.governor == Governor::Deployment {
+            steps.extend(holds::handed_over(next.hold, self.now));
+        }
         steps
     }
 

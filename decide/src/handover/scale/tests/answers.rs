@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::hold::{Answer, Facts, Moment, Request, Rules, decide};
 
-fn answer(stage: &Stage) -> Answer {
+pub(super) fn answer(stage: &Stage) -> Answer {
     let workload = stage.workload();
     let facts = Facts {
         synced: true,

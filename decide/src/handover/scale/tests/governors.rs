@@ -1,5 +1,6 @@
 //! Replicas that an autoscaler governs.
 
+use super::answers::answer;
 use super::*;
 use crate::action::ObjectRef;
 use crate::view::Governor;
@@ -72,15 +73,17 @@ fn without_room_nothing_is_held() {
 #[test]
 fn the_minimum_goes_back_with_the_victim_and_then_the_replicas() {
     let served = |original| surged(original, 4).standing_in("d", 3);
-    let let_go: Expected<'_> =
-        &[&["HorizontalPodAutoscaler: 1, record", "a-auid: Released HandedOver", "event: EvictionReleased"]];
-    let absent: Expected<'_> =
-        &[&["HorizontalPodAutoscaler: default, record", "a-auid: Released HandedOver", "event: EvictionReleased"]];
-    let lagging = |stage: &mut Stage| {
+    let released = &["a-auid: Released HandedOver", "event: EvictionReleased"];
+    let scaled: Expected<'_> = &[&["web: scale to 3", "a-auid: Released HandedOver", "event: EvictionReleased"]];
+    let due = |stage: &mut Stage| {
         let scaler = stage.autoscaler.as_mut().expect("there is one");
         scaler.minimum = Some(1);
         let record = scaler.surge.as_mut().expect("there is a surge");
         (record.surge, record.awaited, record.released) = (0, Vec::new(), vec!["a-uid".into()]);
+    };
+    let another_goes_first = |stage: &mut Stage| stage.values.extend([("b", i32::MIN)]);
+    let lagging = |stage: &mut Stage| {
+        due(stage);
         stage.holds[0].status.phase = Phase::Released;
         stage.holds[0].status.reason = "HandedOver".into();
         stage.holds[0].status.released_at = Some(stage.now);
@@ -91,12 +94,18 @@ fn the_minimum_goes_back_with_the_victim_and_then_the_replicas() {
         stage.pods[0].terminating = true;
     });
     check(vec![
-        ("the minimum was one", served(Some(1)), let_go),
-        ("there was none", served(None), absent),
+        ("the minimum was one", served(Some(1)), &[&["HorizontalPodAutoscaler: 1, record"]]),
+        ("there was none", served(None), &[&["HorizontalPodAutoscaler: default, record"]]),
+        ("its evictor would be faster than the replicas", served(Some(1)).with(due), scaled),
+        ("a scale-down would take another pod", served(Some(1)).with(due).with(another_goes_first), &[released]),
+        ("somebody else was faster", served(Some(1)).with(due).with(|stage| stage.scaled(3)), &[released]),
         ("the autoscaler would take its time", served(Some(1)).with(lagging), &[&["web: scale to 3"]]),
         ("the ReplicaSet is at it", down, &[]),
         ("it goes", gone, &[&["HorizontalPodAutoscaler: no record"]]),
     ]);
+    let reason = |stage: &Stage| answer(stage).reason();
+    assert_eq!(reason(&served(Some(1)).with(due)), "AwaitingTurn", "the webhook waits as well");
+    assert_eq!(reason(&served(Some(1)).with(due).with(|stage| stage.scaled(3))), "Released");
 }
 
 #[test]
