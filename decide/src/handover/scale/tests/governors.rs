@@ -74,7 +74,7 @@ fn without_room_nothing_is_held() {
 fn the_minimum_goes_back_with_the_victim_and_then_the_replicas() {
     let served = |original| surged(original, 4).standing_in("d", 3);
     let released = &["a-auid: Released HandedOver", "event: EvictionReleased"];
-    let scaled: Expected<'_> = &[&["web: scale to 3", "a-auid: Released HandedOver", "event: EvictionReleased"]];
+    let follow: Expected<'_> = &[&["web: scale to 3", "a-auid: Released HandedOver", "event: EvictionReleased"]];
     let due = |stage: &mut Stage| {
         let scaler = stage.autoscaler.as_mut().expect("there is one");
         scaler.minimum = Some(1);
@@ -96,7 +96,7 @@ fn the_minimum_goes_back_with_the_victim_and_then_the_replicas() {
     check(vec![
         ("the minimum was one", served(Some(1)), &[&["HorizontalPodAutoscaler: 1, record"]]),
         ("there was none", served(None), &[&["HorizontalPodAutoscaler: default, record"]]),
-        ("its evictor would be faster than the replicas", served(Some(1)).with(due), scaled),
+        ("its evictor would be faster than the replicas", served(Some(1)).with(due), follow),
         ("a scale-down would take another pod", served(Some(1)).with(due).with(another_goes_first), &[released]),
         ("somebody else was faster", served(Some(1)).with(due).with(|stage| stage.scaled(3)), &[released]),
         ("the autoscaler would take its time", served(Some(1)).with(lagging), &[&["web: scale to 3"]]),
