@@ -25,7 +25,7 @@ pub(super) struct Laws {
     pub(super) counts: [u32; 3],
     /// When each victim was first held.
     pub(super) held: BTreeMap<String, i64>,
-    /// Pods that a scale-back of ours may take, where that is certain.
+    /// Pods that a scale-back of ours may take, where that is certain: until one of them goes otherwise.
     takes: Option<BTreeSet<String>>,
     /// Every reason that was answered or written.
     pub(super) reasons: BTreeSet<String>,
@@ -98,7 +98,7 @@ impl World {
     /// The ReplicaSet is about to remove these pods.
     pub(super) fn watch_removal(&mut self, gone: &[usize]) {
         let stands = |uid: &String| self.cluster.find(uid).is_some_and(|at| self.cluster.is_active(at));
-        let takes = self.laws.takes.take().filter(|takes| takes.iter().any(stands));
+        let takes = self.laws.takes.take().filter(|takes| takes.iter().all(stands));
         let takes = takes.filter(|_| !self.laws.foul && !self.laws.costs);
         for &at in gone {
             let pod = &self.cluster.pods[at];
