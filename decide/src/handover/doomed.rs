@@ -37,7 +37,8 @@ pub(super) fn in_time<'a>(input: &Input<'a>) -> Vec<(Cow<'a, HoldView>, Option<&
 pub(super) fn ahead(input: &Input<'_>, plan: &mut Plan) -> ControlFlow<()> {
     let Some(workload) = input.workload else { return ControlFlow::Continue(()) };
     let withdrawn = input.holds.iter().filter(|(hold, victim)| is_idle(input, workload, hold, *victim));
-    plan.sequences.extend(withdrawn.map(|(hold, _)| withdraw(workload, hold)));
+    let sequences = withdrawn.filter_map(|(hold, _)| Some(withdraw(input, workload, input.protection?, hold)));
+    plan.sequences.extend(sequences);
     if !plan.sequences.is_empty() {
         return ControlFlow::Break(());
     }
@@ -136,27 +137,62 @@ fn announce(
     vec![Action::CreateHold { namespace: deployment.namespace.clone(), spec }, told]
 }
 
-/// The hold began by a signal that is gone, nothing was written for it, and nobody has asked for the eviction since.
+/// Nobody has asked for the eviction, and either the signal is gone that the hold began by, before anything was written
+/// for it, or nothing came of it in time.
 fn is_idle(input: &Input<'_>, workload: &Workload<'_>, hold: &HoldView, victim: Option<&PodView>) -> bool {
-    let (spec, status) = (&hold.spec, &hold.status);
-    let deployment = workload.deployment;
-    let is_ours = spec.workload.uid == deployment.uid;
-    let nobody_asked = spec.trigger == HoldTrigger::Doom && status.last_requested_at.is_none();
-    let surges = deployment.surge.is_some() || workload.autoscaler.is_some_and(|scaler| scaler.surge.is_some());
-    let began = deployment.record_of(&spec.victim_uid).is_some()
-        || status.restarted_at.is_some()
-        || status.from_revision.is_some()
-        || surges;
+    let spec = &hold.spec;
+    let is_ours = spec.workload.uid == workload.deployment.uid;
     // A protection that is gone is another matter, and a reason to release.
     let stays = |protection: &Protection| {
         protection.settings.trigger != Trigger::OnDoom
             || counts(input, workload, protection.settings.mode, &spec.victim_node).is_none()
     };
     let serves = victim.is_some_and(|victim| !victim.terminating);
-    is_ours && serves && nobody_asked && !status.phase.is_released() && !began && input.protection.is_some_and(stays)
+    let is_idle = |protection: &Protection| {
+        is_late(input, protection, hold) || !has_begun(hold, Some(workload)) && stays(protection)
+    };
+    is_ours && serves && nobody_asked(hold) && !hold.status.phase.is_released() && input.protection.is_some_and(is_idle)
 }
 
-fn withdraw(workload: &Workload<'_>, hold: &HoldView) -> Vec<Action> {
+/// The deadline of a hold that nobody asked for: nobody waits for its release, which would only use up the protection of
+/// the pod's real eviction. By Scale it is begun anew for as long as the node is about to go; another restart would cost
+/// the workload too much.
+fn is_late(input: &Input<'_>, protection: &Protection, hold: &HoldView) -> bool {
+    protection.settings.mode == Mode::Scale && input.now >= hold.spec.deadline
+}
+
+/// The hold began by itself, and nobody has asked for the eviction.
+pub(super) fn nobody_asked(hold: &HoldView) -> bool {
+    hold.spec.trigger == HoldTrigger::Doom && hold.status.last_requested_at.is_none()
+}
+
+/// Something was done for this victim's handover that is not undone by forgetting its hold.
+pub fn has_begun(hold: &HoldView, workload: Option<&Workload<'_>>) -> bool {
+    let uid = &hold.spec.victim_uid;
+    let of_hold = hold.status.from_revision.is_some() || hold.status.restarted_at.is_some();
+    let of_workload = workload.is_some_and(|workload| {
+        let surges = [workload.deployment.surge.as_ref(), workload.autoscaler.and_then(|scaler| scaler.surge.as_ref())];
+        let mut victims = surges.iter().flatten().flat_map(|surge| surge.awaited.iter().chain(&surge.released));
+        workload.deployment.record_of(uid).is_some() || victims.any(|victim| victim == uid)
+    });
+    of_hold || of_workload
+}
+
+fn withdraw(input: &Input<'_>, workload: &Workload<'_>, protection: &Protection, hold: &HoldView) -> Vec<Action> {
+    if !is_late(input, protection, hold) {
+        return stays(workload, hold);
+    }
+    let note = format!(
+        "No stand-in of {} was available by {}; it stays held, and its handover begins anew while its node is about to go",
+        hold.spec.victim_name,
+        hold::moment(hold.spec.deadline, input.now)
+    );
+    let told = event(workload, &hold.spec, "HandoverPutOff", "Withdraw", note);
+    vec![Action::DeleteHold { hold: hold.object() }, told]
+}
+
+/// Takes away the hold of a victim whose node is not about to go any more.
+pub(super) fn stays(workload: &Workload<'_>, hold: &HoldView) -> Vec<Action> {
     let note = format!("Node {} stays after all: {} is not handed over", hold.spec.victim_node, hold.spec.victim_name);
     let told = event(workload, &hold.spec, "NodeStays", "Withdraw", note);
     vec![Action::DeleteHold { hold: hold.object() }, told]

@@ -14,5 +14,6 @@ pub mod surge;
 mod tests;
 
 pub use close::ClosePod;
+pub use doomed::has_begun;
 pub use reconcile::{HandoverRules, Plan, reconcile};
 pub use situation::{Situation, Workload, situation};

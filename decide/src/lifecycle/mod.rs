@@ -18,7 +18,9 @@ mod tests;
 use jiff::Timestamp;
 
 pub use entry::entry;
-pub use respond::{Asked, Input, Plan, has_begun, respond, withdrawn};
+pub use respond::{Asked, Input, Plan, respond, withdrawn};
+
+pub use crate::handover::has_begun;
 
 use crate::action::ObjectRef;
 use crate::busy::GroupKind;

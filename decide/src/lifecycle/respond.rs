@@ -8,7 +8,6 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{EvictionView, Report};
 use crate::action::{Action, Event, Reference};
-use crate::handover::Workload;
 use crate::hold::{Allowed, Answer, HoldReason, HoldSpec, HoldTrigger, HoldView, Outcome, Phase};
 
 /// The least time between two reports: "responders should avoid heartbeats more frequent than 20 seconds"
@@ -49,7 +48,7 @@ pub struct Input<'a> {
     pub eviction: &'a EvictionView,
     /// The holds of its pod, for any reason.
     pub holds: &'a [&'a HoldView],
-    /// The handover of the pod's workload has begun ([`has_begun`]).
+    /// The handover of the pod's workload has begun ([`crate::handover::has_begun`]).
     pub begun: bool,
     /// What the pod's eviction is answered, where the plan before this one asked for that.
     pub asked: Option<&'a Asked>,
@@ -181,21 +180,11 @@ fn keep_asked_for<'a>(input: &Input<'_>, holds: impl Iterator<Item = &'a HoldVie
     }
 }
 
-/// Something was done for this victim's handover that is not undone by forgetting its hold.
-pub fn has_begun(hold: &HoldView, workload: Option<&Workload<'_>>) -> bool {
-    let of_hold = hold.status.from_revision.is_some() || hold.status.restarted_at.is_some();
-    let of_workload = workload.is_some_and(|workload| {
-        let surges = [workload.deployment.surge.as_ref(), workload.autoscaler.and_then(|scaler| scaler.surge.as_ref())];
-        workload.deployment.record_of(&hold.spec.victim_uid).is_some() || surges.iter().any(Option::is_some)
-    });
-    of_hold || of_workload
-}
-
 /// The holds of handovers that an Eviction began and that nobody wants any more, before anything was done.
 ///
 /// They go without a trace instead of being released: released is for ever, and the pod's next eviction, which nothing
 /// speaks against yet, would meet no protection. A handover that has begun goes on to its end, as after a drain that
-/// was broken off. `evictions` are those of pods of the victims' name; `begun` is [`has_begun`].
+/// was broken off. `evictions` are those of pods of the victims' name; `begun` is [`crate::handover::has_begun`].
 pub fn withdrawn(
     evictions: &[&EvictionView],
     holds: &[&HoldView],

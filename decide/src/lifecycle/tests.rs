@@ -336,18 +336,22 @@ fn a_handover_has_begun_with_the_first_write_for_it() {
     let about_to = HoldView { status: Scene::restarted().holds[0].status.clone(), ..ours.clone() };
     assert!(has_begun(&about_to, Some(&quiet.workload())), "the hold says so before the restart is written");
     assert!(has_begun(&ours, Some(&Scene::restarted().workload())), "the restart's record");
-    let surging = quiet.with(|scene| {
-        scene.deployment.surge = Some(SurgeRecord {
-            workload: "web-uid".into(),
-            original: Some(1),
-            base: 1,
-            floor: 1,
-            surge: 1,
-            since: START,
-            renewed: false,
-            awaited: Vec::new(),
-            released: Vec::new(),
-        });
-    });
-    assert!(has_begun(&ours, Some(&surging.workload())), "the surge's record");
+    let surging = |awaited: &str| {
+        Scene::asked().with(|scene| {
+            scene.deployment.surge = Some(SurgeRecord {
+                workload: "web-uid".into(),
+                original: Some(1),
+                base: 1,
+                floor: 1,
+                surge: 1,
+                since: START,
+                renewed: false,
+                awaited: vec![awaited.to_owned()],
+                released: Vec::new(),
+            });
+        })
+    };
+    let victim = ours.spec.victim_uid.as_str();
+    assert!(has_begun(&ours, Some(&surging(victim).workload())), "the surge's record");
+    assert!(!has_begun(&ours, Some(&surging("another").workload())), "of another victim");
 }

@@ -137,9 +137,10 @@ impl State {
             .filter_map(|name| get(&self.pods, namespace, name))
             .collect();
         let key = WorkloadKey::new(namespace, &deployment.name);
+        // A node whose victim was let go takes pods again, unless more than an eviction speaks against it.
         let victims = self
             .holds_of(&key)
-            .filter(|hold| hold.status.phase != Phase::Completed)
+            .filter(|hold| !hold.status.phase.is_released())
             .map(|hold| hold.spec.victim_node.as_str())
             .filter(|node| !node.is_empty());
         let autoscaler = self.autoscalers.governing(&key);

@@ -7,11 +7,11 @@ use jiff::Timestamp;
 use super::capacity::{Capacity, awaited};
 use super::lever::Lever;
 use crate::action::Action;
-use crate::handover::Workload;
 use crate::handover::reconcile::{Input, Plan, RELEASED_WITHOUT_SUCCESSOR, completed, held_event, release};
 use crate::handover::surge::SurgeRecord;
+use crate::handover::{ClosePod, Workload};
 use crate::hold::{Held, HoldStatus, HoldTrigger, HoldView, Outcome, Phase};
-use crate::policy::Unsupported;
+use crate::policy::{Trigger, Unsupported};
 use crate::view::PodView;
 
 /// An open hold, and its victim, which stands.
@@ -26,12 +26,15 @@ pub(super) struct Open<'a> {
 pub(super) struct Victims<'a> {
     /// Those that need a stand-in, the first asked for first.
     pub(super) open: Vec<Open<'a>>,
-    /// UIDs of those that were let go, by their hold or by the record, and still stand.
+    /// UIDs of those that were let go in this surge, by their hold or by the record, and still stand. One that was let go
+    /// before it and stays, since its drainer gave up, serves like any other pod.
     pub(super) let_go: BTreeSet<&'a str>,
     /// Those that were let go by the record and are to go with a replica that has yet to go; their holds are open.
     pub(super) due: Vec<Open<'a>>,
     /// UIDs of those that the surge was raised for and whose holds are not seen: they are not seen yet, or were deleted.
     pub(super) unseen: BTreeSet<&'a str>,
+    /// Only a close look tells whether one of the latter still stands.
+    pub(super) doubtful: bool,
     /// When the eviction of any of them was last asked for; absent where there is none, or one that nobody need ask for.
     last_asked: Option<Timestamp>,
     /// One of them is to go whether anybody asks or not: its node is about to.
@@ -69,7 +72,15 @@ pub(super) fn sort<'a>(
     victims.let_go.extend(recorded.map(String::as_str).filter(|uid| stands(workload, uid)));
     let is_seen = |uid: &&str| holds.iter().any(|(hold, _)| hold.spec.victim_uid == **uid);
     let awaited = record.iter().flat_map(|record| &record.awaited);
-    victims.unseen.extend(awaited.map(String::as_str).filter(|uid| !is_seen(uid)));
+    let unseen: Vec<&str> = awaited.map(String::as_str).filter(|uid| !is_seen(uid)).collect();
+    // Pods that are not in the cache may not be there yet.
+    victims.doubtful = input.close.is_none() && unseen.iter().any(|uid| !stands(workload, uid));
+    let is_gone = |uid: &&str| {
+        let is_read = |close: &ClosePod| close.pod.is_active() && &*close.pod.uid == *uid;
+        !stands(workload, uid) && input.close.is_some_and(|close| !close.iter().any(is_read))
+    };
+    victims.unseen.extend(unseen.into_iter().filter(|uid| !is_gone(uid)));
+    victims.urgent = victims.unseen.iter().any(|uid| begins_anew(input, workload, uid));
     // Where the hold of one was deleted, nothing else tells when it was asked for.
     let is_kept = !victims.let_go.is_empty() || !victims.unseen.is_empty();
     victims.last_asked = record.filter(|_| is_kept).map(|record| record.since);
@@ -103,13 +114,16 @@ pub(super) fn sort<'a>(
         };
         let is_open = sequence.is_empty() && !hold.status.phase.is_released();
         if let Some(victim) = standing.filter(|_| of_this) {
-            if !is_open {
+            let ended_at = hold.status.released_at.unwrap_or(now);
+            if !is_open && record.is_some_and(|record| ended_at > record.since) {
                 victims.let_go.insert(&victim.uid);
             }
-            // What is released in this very step was just asked for, as it were.
-            let asked = if is_open || hold.status.phase.is_released() { asked_at(hold) } else { now };
-            victims.last_asked = victims.last_asked.max(Some(asked));
-            victims.urgent |= is_open && is_urgent(workload, hold);
+            if is_open || victims.let_go.contains(&*victim.uid) {
+                // What is released in this very step was just asked for, as it were.
+                let asked = if is_open || hold.status.phase.is_released() { asked_at(hold) } else { now };
+                victims.last_asked = victims.last_asked.max(Some(asked));
+                victims.urgent |= is_open && is_urgent(workload, hold);
+            }
         }
         plan.add(sequence);
     }
@@ -121,13 +135,16 @@ fn stands(workload: &Workload<'_>, uid: &str) -> bool {
     workload.pods.iter().any(|pod| &*pod.uid == uid && !pod.terminating && !pod.is_finished())
 }
 
-/// Nobody need ask for it: its node is about to go, or an EvictionRequest stands until it is withdrawn.
+/// Nobody need ask for it: its node is about to go. (Who responds to an EvictionRequest asks for as long as that stands.)
 fn is_urgent(workload: &Workload<'_>, hold: &HoldView) -> bool {
-    match hold.spec.trigger {
-        HoldTrigger::Eviction => false,
-        HoldTrigger::Doom => workload.dooms.contains_key(hold.spec.victim_node.as_str()),
-        HoldTrigger::EvictionRequest => true,
-    }
+    hold.spec.trigger == HoldTrigger::Doom && workload.dooms.contains_key(hold.spec.victim_node.as_str())
+}
+
+/// Its hold is made again by itself, since its node is still about to go: the surge goes on meanwhile.
+fn begins_anew(input: &Input<'_>, workload: &Workload<'_>, uid: &str) -> bool {
+    let acts = input.protection.is_some_and(|protection| protection.settings.trigger == Trigger::OnDoom);
+    let node = workload.pods.iter().find(|pod| &*pod.uid == uid).and_then(|pod| pod.node.as_deref());
+    acts && node.is_some_and(|node| workload.dooms.contains_key(node))
 }
 
 /// The victim is let go, since enough others serve.

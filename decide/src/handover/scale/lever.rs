@@ -80,10 +80,14 @@ impl<'a> Lever<'a> {
     }
 
     /// How many more replicas the Deployment has than the autoscaler's minimum asks for with the surge: when the minimum
-    /// comes down, the autoscaler takes minutes to follow.
+    /// comes down, the autoscaler takes minutes to follow. Where they are more than the victims that are to go with them,
+    /// the load asks for them, and they stay.
     pub(super) fn lag(&self, deployment: &DeploymentView) -> i32 {
         let record = self.record.filter(|_| self.governor != Governor::Deployment);
-        record.map_or(0, |record| deployment.replicas.saturating_sub(record.raised()).max(0))
+        let surplus = |record: &SurgeRecord| deployment.replicas.saturating_sub(record.raised()).max(0);
+        let is_ours =
+            |record: &&SurgeRecord| usize::try_from(surplus(record)).is_ok_and(|all| all <= record.released.len());
+        record.filter(is_ours).map_or(0, surplus)
     }
 
     /// The write of a number and a record.

@@ -39,6 +39,8 @@ struct Config {
     limit: u32,
     /// The most replicas that the autoscaler allows; absent where there is none.
     maximum: Option<i32>,
+    /// Handovers begin by themselves on cordoned nodes (`trigger: OnDoom`).
+    on_doom: bool,
 }
 
 /// A pod as the API server has it, and what the kubelet makes of it.

@@ -10,12 +10,13 @@ use super::holds::{self, Open, Victims};
 use super::lever::Lever;
 use super::{marks, object_of};
 use crate::action::Action;
-use crate::handover::Workload;
+use crate::handover::doomed;
 use crate::handover::reconcile::{Input, Plan, held_event, release};
 use crate::handover::surge::SurgeRecord;
+use crate::handover::{ClosePod, Workload};
 use crate::hold::{HoldView, Outcome};
 use crate::policy::{self, Settings};
-use crate::view::{Governor, PodView};
+use crate::view::{Governor, Mark, PodView};
 
 /// What a step is decided on.
 struct Step<'a> {
@@ -145,48 +146,56 @@ impl Step<'_> {
             if self.now >= at {
                 let why = "nobody asked for its eviction any more before its stand-in was available";
                 let mut steps = self.end("nobody asks for its victims' evictions any more");
-                steps.extend(
-                    open.iter().flat_map(|open| release(open.hold, Outcome::Abandoned, why.to_owned(), self.now)),
-                );
+                steps.extend(open.iter().flat_map(|open| match open.hold {
+                    hold if doomed::nobody_asked(hold) => doomed::stays(self.workload, hold),
+                    hold => release(hold, Outcome::Abandoned, why.to_owned(), self.now),
+                }));
                 return steps;
             }
             plan.wake(at);
         }
+        let is_listed = |open: &Open<'_>| record.awaited.contains(&open.hold.spec.victim_uid);
         let is_over = self.victims.let_go.is_empty() && self.victims.unseen.is_empty();
         if is_over && (open.is_empty() || record.surge == 0) {
             let next = if open.is_empty() { Vec::new() } else { self.begin() };
-            return if next.is_empty() { self.end("its victims are gone") } else { next };
+            if !next.is_empty() {
+                return next;
+            }
+            // One that knows of this surge would take its end for an interruption: the next one begins when it can.
+            let goes_on = open.iter().any(|open| is_listed(open) && open.hold.status.restarted_at.is_some());
+            return if goes_on { Vec::new() } else { self.end("its victims are gone") };
         }
         let marked = marks::keep(self.workload, self.input.close, &self.marks(record), plan, self.now);
         let wanted = self.wanted(open.len(), record.base);
-        if record.surge > 0 && wanted > record.surge {
+        if record.surge > 0 && wanted > record.surge && !self.is_coming_down() {
             return self.grow(record, wanted);
         }
-        let is_listed = |open: &Open<'_>| record.awaited.contains(&open.hold.spec.victim_uid);
         if record.surge > 0 && !open.iter().all(is_listed) {
             return self.grow(record, record.surge);
         }
-        let ready = |capacity: &Capacity<'_>| {
-            open.iter().find(|open| record.surge > 0 && capacity.suffices_without(&open.victim.uid, record)).copied()
+        let is_ready = |capacity: &Capacity<'_>, open: &Open<'_>| {
+            record.surge > 0 && capacity.suffices_without(&open.victim.uid, record)
         };
-        let candidate = ready(&self.capacity);
+        let candidate = open.iter().any(|open| is_ready(&self.capacity, open));
         let lingering =
             open.is_empty() && self.victims.unseen.is_empty() && !self.victims.let_go.is_empty() && record.surge > 0;
         let lagging = self.lags();
         let Some(close) = self.input.close else {
-            plan.look_closer |= candidate.is_some() || lingering || lagging;
+            plan.look_closer |= candidate || lingering || lagging || self.victims.doubtful;
             return Vec::new();
         };
         if !marked {
             return Vec::new();
         }
         // Decided on the pods as they are now: each may have been counted on by another controller, for another victim.
-        if let Some(next) = ready(&self.capacity.read(close)) {
-            return self.let_go(record, &next);
+        let capacity = self.capacity.read(close);
+        let mut ready = open.iter().filter(|open| is_ready(&capacity, open));
+        if let Some((next, less)) = ready.find_map(|open| Some((open, self.less_with(record, open, close)?))) {
+            return self.let_go(record, next, less);
         }
         let removable = |most| marks::removable(self.workload, close, &self.victims.let_go, most, self.now);
         if lingering {
-            let less = removable(record.surge);
+            let less = if self.follows(record) { removable(record.surge) } else { 0 };
             return if less > 0 { vec![self.lowered(record, less, None)] } else { Vec::new() };
         }
         if lagging {
@@ -204,7 +213,12 @@ impl Step<'_> {
     /// Victims go first, let go or not. But while one stands that was let go, another must not be marked: a scale-down
     /// that is under way would take either.
     fn marks(&self, record: &SurgeRecord) -> marks::Wanted<'_> {
-        let open: BTreeSet<&str> = self.victims.open.iter().map(|open| &*open.victim.uid).collect();
+        // Of those that nobody evicts one goes at a time: a scale-down would take any of several.
+        let unasked = |open: &&Open<'_>| doomed::nobody_asked(open.hold);
+        let next = self.victims.open.iter().filter(unasked).find(|open| open.victim.mark != Mark::Taken);
+        let next = next.map(|open| &*open.victim.uid);
+        let open = self.victims.open.iter().filter(|open| !unasked(open) || next == Some(&*open.victim.uid));
+        let open: BTreeSet<&str> = open.map(|open| &*open.victim.uid).collect();
         let kept = open.iter().chain(&self.victims.let_go).chain(&self.victims.unseen).copied().collect();
         let marked = if self.victims.let_go.is_empty() { open } else { BTreeSet::new() };
         let guard = self.lever.write(self.lever.number, Some(record.clone()));
@@ -214,6 +228,19 @@ impl Step<'_> {
     /// The autoscaler's minimum came down, and a victim stands that was to go with it: an autoscaler takes minutes.
     fn lags(&self) -> bool {
         !self.victims.let_go.is_empty() && self.lever.lag(self.workload.deployment) > 0
+    }
+
+    /// The replicas are what was raised: with an autoscaler the load may ask for more, and they do not come down then.
+    fn follows(&self, record: &SurgeRecord) -> bool {
+        self.lever.governor == Governor::Deployment || self.workload.deployment.replicas == record.raised()
+    }
+
+    /// A scale-down is under way: who raised the number now would take it back.
+    fn is_coming_down(&self) -> bool {
+        let pods = self.workload.pods.iter().filter(|pod| !pod.terminating && !pod.is_finished()).count();
+        let replicas = self.workload.deployment.replicas;
+        let is_removing = i32::try_from(pods).is_ok_and(|pods| pods > replicas);
+        !self.victims.let_go.is_empty() && (is_removing || self.lags())
     }
 
     /// UIDs of the victims that the surge is for, but for one that is let go.
@@ -229,15 +256,26 @@ impl Step<'_> {
         vec![self.lever.write(Some(grown.raised()), Some(grown))]
     }
 
-    /// Lets a victim go: with a replica less where its stand-in is of no more use then, else to its evictor.
-    fn let_go(&self, record: &SurgeRecord, next: &Open<'_>) -> Vec<Action> {
+    /// How many replicas less there are to be when this victim is let go: its own where its stand-in is of no more use
+    /// then, else none, and its evictor takes it. Where there is no evictor it goes by a replica less or not at all, and
+    /// the next victim's stand-in is added when it is gone; absent where it cannot go now.
+    fn less_with(&self, record: &SurgeRecord, next: &Open<'_>, close: &[ClosePod]) -> Option<i32> {
         let waiting = self.victims.open.len() + self.victims.unseen.len();
         let others = i32::try_from(waiting).unwrap_or(i32::MAX) - 1;
         let spare = record.surge - others;
         let mut going = self.victims.let_go.clone();
         going.insert(&next.victim.uid);
-        let close = self.input.close.unwrap_or_default();
-        let less = marks::removable(self.workload, close, &going, spare, self.now);
+        let removable = |most| {
+            if self.follows(record) { marks::removable(self.workload, close, &going, most, self.now) } else { 0 }
+        };
+        if doomed::nobody_asked(next.hold) {
+            return Some(removable(1)).filter(|less| *less > 0 && self.victims.let_go.is_empty());
+        }
+        Some(removable(spare))
+    }
+
+    /// Lets a victim go, with so many replicas less.
+    fn let_go(&self, record: &SurgeRecord, next: &Open<'_>, less: i32) -> Vec<Action> {
         let mut steps = vec![self.lowered(record, less, Some(&next.victim.uid))];
         // With an autoscaler the replicas have yet to follow, and the hold stays open until they do.
         if less == 0 || self.lever.governor == Governor::Deployment {
@@ -249,8 +287,8 @@ impl Step<'_> {
     /// The number lowered by so many, and one more victim let go.
     fn lowered(&self, record: &SurgeRecord, less: i32, next: Option<&str>) -> Action {
         // A pod that is gone is gone for every controller that reads pods after it reads this.
-        let standing = record.released.iter().filter(|uid| self.victims.let_go.contains(uid.as_str())).cloned();
-        let released = standing.chain(next.map(str::to_owned)).collect();
+        let released: BTreeSet<&str> = self.victims.let_go.iter().copied().chain(next).collect();
+        let released = released.into_iter().map(str::to_owned).collect();
         let surge = record.surge.saturating_sub(less);
         let lowered = SurgeRecord { surge, awaited: self.awaited(next), released, ..record.clone() };
         self.lever.write(lowered.number(), Some(lowered))

@@ -2,12 +2,15 @@
 
 mod answers;
 mod endings;
+mod forgotten;
 mod governors;
 mod surge;
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use crate::cost::{COST_ANNOTATION, CostPod, Readiness, VICTIM};
+use crate::doom::Doomed;
 use crate::handover::reconcile::{HandoverRules, Input, Plan, reconcile};
 use crate::handover::surge::SurgeRecord;
 use crate::handover::{ClosePod, Workload};
@@ -21,6 +24,10 @@ use jiff::Timestamp;
 
 const SET: &str = "7d9f";
 
+/// What is known of a node that was cordoned an hour ago.
+static CORDONED: LazyLock<Doomed> =
+    LazyLock::new(|| Doomed { by: "cordoned".into(), since: after(-3600), soft: false, notice: None });
+
 /// One moment of a drain of `web`, of which pods `a`, `b` and `c` of three replicas run on nodes of their names.
 #[derive(Clone)]
 pub(super) struct Stage {
@@ -29,6 +36,8 @@ pub(super) struct Stage {
     pub(super) pods: Vec<PodView>,
     pub(super) values: BTreeMap<&'static str, i32>,
     pub(super) doomed: Vec<&'static str>,
+    /// Which of these nodes are cordoned.
+    pub(super) cordoned: Vec<&'static str>,
     pub(super) holds: Vec<HoldView>,
     pub(super) protection: Option<Protection>,
     pub(super) autoscaler: Option<AutoscalerView>,
@@ -46,6 +55,7 @@ impl Stage {
             pods: ["a", "b", "c"].map(|name| pod(name, SET, &format!("node-{name}"))).into(),
             values: BTreeMap::new(),
             doomed: Vec::new(),
+            cordoned: Vec::new(),
             holds: Vec::new(),
             protection: Some(protection),
             autoscaler: None,
@@ -180,7 +190,8 @@ impl Stage {
 
     pub(super) fn workload(&self) -> Workload<'_> {
         let workload = workload(&self.deployment, &self.sets, &self.pods, &self.doomed);
-        Workload { autoscaler: self.autoscaler.as_ref(), ..workload }
+        let dooms = self.cordoned.iter().map(|node| (*node, &*CORDONED)).collect();
+        Workload { autoscaler: self.autoscaler.as_ref(), dooms, ..workload }
     }
 
     fn decide(&self, close: Option<&[ClosePod]>) -> Plan {

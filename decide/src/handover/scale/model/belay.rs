@@ -8,14 +8,16 @@ use jiff::SignedDuration;
 use super::{Cluster, World, set};
 use crate::action::Action;
 use crate::cost::COST_ANNOTATION;
+use crate::doom::Doomed;
 use crate::handover::reconcile::{HandoverRules, Input, Plan, reconcile};
 use crate::handover::surge::SurgeRecord;
 use crate::handover::{ClosePod, Workload};
 use crate::hold::{
-    Answer, Facts, HoldReason, HoldSpec, HoldStatus, HoldView, Memory, Moment, Request, Rules, decide, hold_name,
+    Answer, Facts, HoldReason, HoldSpec, HoldStatus, HoldTrigger, HoldView, Memory, Moment, Request, Rules, decide,
+    hold_name,
 };
 use crate::ownership::{Key, MANAGED_ANNOTATION, Record};
-use crate::policy::{Mode, Protection, Settings, Source};
+use crate::policy::{Mode, Protection, Settings, Source, Trigger};
 use crate::testing::after;
 use crate::view::{AutoscalerView, DeploymentView, Governor, PodView};
 
@@ -54,6 +56,7 @@ impl Cache {
             deployment: spec.deployment.clone(),
             autoscaler: spec.autoscaler.clone(),
             pods: pods.pods.iter().map(|pod| pod.view.clone()).collect(),
+            dooms: pods.cordoned.iter().map(|node| (*node, cordoned_long_ago())).collect(),
             cordoned: pods.cordoned.clone(),
             holds: holds.holds.clone(),
         }
@@ -67,7 +70,13 @@ pub(super) struct Seen {
     autoscaler: Option<AutoscalerView>,
     pods: Vec<PodView>,
     cordoned: BTreeSet<&'static str>,
+    dooms: BTreeMap<&'static str, Doomed>,
     pub(super) holds: Vec<HoldView>,
+}
+
+/// What is known of a cordoned node: enough to begin by at once.
+fn cordoned_long_ago() -> Doomed {
+    Doomed { by: "cordoned".into(), since: after(-3600), soft: false, notice: None }
 }
 
 impl Seen {
@@ -78,14 +87,14 @@ impl Seen {
 
     fn with<R>(&self, ask: impl FnOnce(&Workload<'_>) -> R) -> R {
         let set = set();
-        let victims = self.holds.iter().filter(|hold| hold.status.phase != crate::hold::Phase::Completed);
+        let victims = self.holds.iter().filter(|hold| !hold.status.phase.is_released());
         let doomed_nodes = victims.map(|hold| hold.spec.victim_node.as_str()).chain(self.cordoned.iter().copied());
         ask(&Workload {
             deployment: &self.deployment,
             replica_sets: vec![&set],
             pods: self.pods.iter().collect(),
             doomed_nodes: doomed_nodes.collect(),
-            dooms: BTreeMap::new(),
+            dooms: self.dooms.iter().map(|(node, doomed)| (*node, doomed)).collect(),
             autoscaler: self.autoscaler.as_ref(),
         })
     }
@@ -104,6 +113,7 @@ impl World {
     pub(super) fn protection(&self) -> Option<Protection> {
         let settings = Settings {
             mode: Mode::Scale,
+            trigger: if self.config.on_doom { Trigger::OnDoom } else { Trigger::OnEviction },
             surge_replicas: self.config.most,
             readiness_deadline_seconds: self.config.limit,
             ..Settings::default()
@@ -153,6 +163,7 @@ impl World {
             hold.resource_version = version;
         }
         if matches!(decision.answer, Answer::Allow(_)) && !refused_later {
+            self.watch_passing(&target.uid);
             self.cluster.delete(at, self.time);
         }
         self.see();
@@ -242,8 +253,11 @@ impl World {
             Action::DeleteHold { hold } => {
                 let Some(at) = self.cluster.holds.iter().position(|one| one.object() == hold) else { return false };
                 let gone = self.cluster.holds.remove(at);
-                assert!(self.cluster.find(&gone.spec.victim_uid).is_none(), "deleted while its victim exists");
+                let is_forgotten = gone.spec.trigger == HoldTrigger::Doom && gone.status.last_requested_at.is_none();
+                let is_history = self.cluster.find(&gone.spec.victim_uid).is_none();
+                assert!(is_history || is_forgotten, "deleted while its victim exists");
             }
+            Action::CreateHold { spec, .. } => self.create_hold(spec),
             Action::Surge { governor, object, number, record } => {
                 if !self.governs(governor, &object) {
                     return false;

@@ -7,6 +7,7 @@ use proptest::strategy::ValueTree;
 use super::belay::{Fault, HISTORY, Lag};
 use super::{Config, NODES, REPLICAS, World};
 use crate::handover::HandoverRules;
+use crate::hold::HoldView;
 use crate::testing::runner;
 
 /// One step of a history.
@@ -107,19 +108,25 @@ impl World {
                 }
             }
         }
+        self.watch_time();
         self.see();
     }
 
-    /// Lets time pass. Where that may run into deadlines or count as abandonment, more may happen than handovers.
+    /// Lets time pass.
     fn advance(&mut self, seconds: i64) {
         self.time += seconds;
+        self.watch_time();
+    }
+
+    /// Where time runs into deadlines or counts as abandonment, more may happen than handovers.
+    fn watch_time(&mut self) {
         let patience = HandoverRules::default().abandon_after;
-        let is_over = |hold: &crate::hold::HoldView| {
+        let is_over = |hold: &HoldView| {
             let asked = hold.status.last_requested_at.unwrap_or(hold.spec.requested_at);
             let soon = self.now() + jiff::SignedDuration::from_secs(30);
             soon >= hold.spec.deadline || soon >= asked + patience
         };
-        let over = self.cluster.holds.iter().any(is_over);
+        let over = self.cluster.holds.iter().filter(|hold| !hold.status.phase.is_released()).any(is_over);
         self.laws.foul |= over;
     }
 
@@ -157,6 +164,14 @@ impl World {
         }
     }
 
+    /// Comes to rest, after which nothing that happened before is an excuse any more.
+    fn start_over(&mut self) {
+        self.unprotected = false;
+        self.come_to_rest();
+        assert_eq!(self.lead(0, [0; 3], None), 0, "a world at rest costs no write");
+        self.laws.fair_again();
+    }
+
     /// Runs until neither Kubernetes nor Belay has anything left to do.
     fn come_to_rest(&mut self) {
         self.laws.foul = true;
@@ -180,7 +195,13 @@ fn configs() -> impl Strategy<Value = Config> {
         min_ready,
         limit,
         maximum,
+        on_doom: false,
     })
+}
+
+/// With time for every handover, and room for a stand-in.
+fn long() -> impl Strategy<Value = Config> {
+    configs().prop_map(|config| Config { limit: 3600, maximum: config.maximum.map(|most| most.max(4)), ..config })
 }
 
 fn lags() -> impl Strategy<Value = Lag> {
@@ -191,6 +212,18 @@ fn lags() -> impl Strategy<Value = Lag> {
 fn faults() -> impl Strategy<Value = Option<Fault>> {
     let fault = (0..3_usize, any::<bool>()).prop_map(|(write, performed)| Some(Fault { write, performed }));
     prop_oneof![3 => Just(None), 1 => fault]
+}
+
+/// What goes on where nobody asks for anything.
+fn leads() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        2 => Just(Step::Round),
+        1 => Just(Step::RollOut),
+        1 => Just(Step::Replicate),
+        1 => Just(Step::RunPods),
+        1 => Just(Step::Autoscale),
+        4 => (0..2_usize, lags(), faults()).prop_map(|(who, lag, fault)| Step::Lead { who, lag, fault }),
+    ]
 }
 
 /// What goes on where nothing but a drain does: nothing is lost but writes, and pods get ready.
@@ -270,7 +303,7 @@ proptest! {
     /// surge began, and no scale-back takes a pod that nobody asked for while a victim stands.
     #[test]
     fn drains_never_take_more_than_stand_ins_stand_in_for(
-        config in configs().prop_map(|config| Config { limit: 3600, maximum: config.maximum.map(|most| most.max(4)), ..config }),
+        config in long(),
         startup in 0..8_i64,
         history in vec(drains(), 10..120),
     ) {
@@ -278,6 +311,58 @@ proptest! {
         for step in history {
             world.step(step);
         }
+        prop_assert!(!world.laws.foul);
+    }
+}
+
+proptest! {
+    // Fewer: each comes to rest twice, or goes through many rounds.
+    #![proptest_config(runner(80))]
+
+    /// Drains take no more than stand-ins stand in for after anything at all, once that has come to rest: what was given up then is forgotten, even where its
+    /// victims stay.
+    #[test]
+    fn what_came_to_nothing_spoils_no_later_surge(
+        config in long(),
+        startup in prop_oneof![1 => Just(None), 1 => (0..10_i64).prop_map(Some)],
+        before in vec(anything(), 5..30),
+        history in vec(drains(), 10..60),
+    ) {
+        let mut world = World::new(config, startup);
+        world.laws.foul = true;
+        // What nobody asks for any more, as Cluster Autoscaler does.
+        for step in before.into_iter().chain([Step::Begin(1), Step::Round, Step::Lead { who: 0, lag: [0; 3], fault: None }]) {
+            world.step(step);
+        }
+        world.start_over();
+        for step in history {
+            world.step(step);
+        }
+    }
+
+    /// Where nodes are cordoned and handovers begin by that, every pod on them moves without any evictor, and all the
+    /// while as many are available as were.
+    #[test]
+    fn cordons_alone_move_every_pod(
+        config in long().prop_map(|config| Config { on_doom: true, ..config }),
+        startup in 0..8_i64,
+        cordoned in prop::sample::subsequence(vec![0_usize, 1, 2], 1..=3),
+        history in vec(leads(), 0..60),
+    ) {
+        let mut world = World::new(config, Some(startup));
+        for node in &cordoned {
+            world.step(Step::Cordon(*node, true));
+        }
+        for step in history {
+            world.step(step);
+        }
+        for _ in 0..90 {
+            world.step(Step::Lead { who: 0, lag: [0; 3], fault: None });
+            world.step(Step::Round);
+        }
+        let is_left = |pod: &super::Pod| pod.view.node.as_deref().is_some_and(|node| world.cluster.cordoned.contains(node));
+        prop_assert!(!world.cluster.pods.iter().any(is_left), "a pod is left on a cordoned node");
+        prop_assert_eq!(world.cluster.number(), Some(REPLICAS));
         prop_assert!(!world.laws.foul);
     }
 }

@@ -31,6 +31,13 @@ pub(super) struct Laws {
     pub(super) reasons: BTreeSet<String>,
 }
 
+impl Laws {
+    /// The world is at rest, and pods that are created get ready: nobody has an excuse any more.
+    pub(super) fn fair_again(&mut self) {
+        (self.foul, self.floor, self.takes) = (false, 0, None);
+    }
+}
+
 /// A hold's status was written.
 pub(super) fn watch_hold(before: &HoldStatus, now: &HoldStatus) {
     assert!(before.phase <= now.phase, "a hold went back from {:?} to {:?}", before.phase, now.phase);
@@ -62,6 +69,11 @@ impl World {
             assert!(self.laws.raised, "put back twice");
             self.laws.raised = false;
             self.laws.counts[1] += 1;
+        }
+        let begins = record.is_some_and(|record| before.is_none_or(|before| before.since != record.since));
+        if let Some(record) = record.filter(|_| begins && fresh && !self.laws.foul) {
+            let available = self.cluster.available(self.now());
+            assert_eq!(record.floor, available.min(record.base).max(1), "the surge spares all that serve");
         }
         if surge > 0 && !self.laws.raised {
             self.laws.raised = true;
@@ -117,6 +129,17 @@ impl World {
             assert!(self.now() < self.limit(asked), "held beyond the limit");
             assert!(held.deadline <= self.limit(asked));
         }
+    }
+
+    /// An eviction passes. Of a victim that was released before this surge began, it takes a pod without a stand-in: what
+    /// is released is so for ever.
+    pub(super) fn watch_passing(&mut self, uid: &str) {
+        let hold = self.cluster.holds.iter().find(|hold| hold.spec.victim_uid == uid);
+        let Some(released_at) = hold.and_then(|hold| hold.status.released_at) else { return };
+        let is_of_surge = self.record().as_ref().is_some_and(|record| {
+            released_at >= record.since || record.released.iter().any(|released| released == uid)
+        });
+        self.laws.foul |= !is_of_surge;
     }
 
     /// After each step.

@@ -32,7 +32,10 @@ fn a_surge_ends_when_nobody_asks_any_more_and_not_before() {
         ("the cordon ended", at(300).with(|stage| stage.doomed.retain(|node| *node == "node-a")), &[]),
         (
             "its node is about to go, and nobody need ask",
-            at(360).with(|stage| stage.holds[0].spec.trigger = crate::hold::HoldTrigger::EvictionRequest),
+            at(360).with(|stage| {
+                stage.holds[0].spec.trigger = crate::hold::HoldTrigger::Doom;
+                stage.cordoned.push("node-a");
+            }),
             &[],
         ),
     ]);
@@ -59,7 +62,7 @@ fn a_released_victim_keeps_the_surge_until_it_is_gone_or_abandoned() {
 
 #[test]
 fn a_released_victim_goes_with_the_scale_back_where_that_takes_it() {
-    let stage = Stage::surged(&["a"], 1).standing_in("d", 3).with(|stage| released(stage, 0, "Expired"));
+    let stage = Stage::surged(&["a"], 1).standing_in("d", 4).with(|stage| released(stage, 0, "Expired"));
     check(vec![("the stand-in serves now", stage, &[&["Deployment: 3, record"]])]);
 }
 

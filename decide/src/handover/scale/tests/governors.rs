@@ -106,6 +106,8 @@ fn the_minimum_goes_back_with_the_victim_and_then_the_replicas() {
     let reason = |stage: &Stage| answer(stage).reason();
     assert_eq!(reason(&served(Some(1)).with(due)), "AwaitingTurn", "the webhook waits as well");
     assert_eq!(reason(&served(Some(1)).with(due).with(|stage| stage.scaled(3))), "Released");
+    let busy = served(Some(1)).with(due).with(|stage| stage.scaled(5));
+    assert_eq!(busy.words(), [released.map(str::to_owned)], "the load asks for more: its evictor takes it");
 }
 
 #[test]
