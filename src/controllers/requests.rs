@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Shared;
 use super::work::{self, RETRY, Work, Written};
+use crate::cluster::apply::ApplyError;
 use crate::cluster::clock::Clock;
 use crate::cluster::index::{PodKey, Requested};
 use crate::cluster::watch::{Health, RuleHealth, settled};
@@ -94,8 +95,7 @@ impl Loop {
             return None;
         }
         let begun = |hold: &HoldView| known.begun.contains(&hold.name);
-        let mut sequences = withdrawn(&evictions, &holds, begun);
-        let mut wake = None;
+        let mut plans = vec![Plan { sequences: withdrawn(&evictions, &holds, begun), ..Plan::default() }];
         for eviction in evictions {
             let of_pod = |hold: &&HoldView| hold.spec.victim_uid == eviction.pod_uid;
             let begun = holds.iter().copied().filter(of_pod).any(begun);
@@ -105,25 +105,34 @@ impl Loop {
                 let asked = self.ask(eviction, now).await;
                 plan = respond(&Input { asked: Some(&asked), ..input });
             }
-            sequences.append(&mut plan.sequences);
-            wake = wake.into_iter().chain(plan.wake_at).min();
+            plans.push(plan);
         }
-        for sequence in &sequences {
-            let (superseded, result) = self.shared.applier.perform(sequence).await;
-            self.written.add(key, superseded);
-            match result {
-                Ok(()) => self.tell(key, sequence, &known.evictions),
-                Err(error) => {
-                    if error.is_benign() {
-                        tracing::debug!(pod = %key, %error, "looking again");
-                    } else {
-                        tracing::warn!(pod = %key, %error, "Eviction not responded to, trying again");
-                    }
-                    wake = wake.into_iter().chain([work::again(&error, now)]).min();
+        let mut failed = None;
+        for plan in &plans {
+            for sequence in &plan.sequences {
+                let Err(error) = self.perform(key, sequence, &known.evictions).await else { continue };
+                let again = work::again(&error, now);
+                failed = Some(failed.map_or(again, |earlier: Timestamp| earlier.min(again)));
+                let is_hold = sequence.iter().any(|action| matches!(action, Action::CreateHold { .. }));
+                if is_hold && !error.is_benign() && !plan.otherwise.is_empty() {
+                    // Where this fails as well, both are tried again.
+                    let _ = self.perform(key, &plan.otherwise, &known.evictions).await;
                 }
             }
         }
-        wake
+        // What failed is tried again after a pause of its own; sooner it would only fail again.
+        failed.or_else(|| plans.iter().filter_map(|plan| plan.wake_at).min())
+    }
+
+    async fn perform(&self, key: &PodKey, sequence: &[Action], evictions: &[EvictionView]) -> Result<(), ApplyError> {
+        let (superseded, result) = self.shared.applier.perform(sequence).await;
+        self.written.add(key, superseded);
+        match &result {
+            Ok(()) => self.tell(key, sequence, evictions),
+            Err(error) if error.is_benign() => tracing::debug!(pod = %key, %error, "looking again"),
+            Err(error) => tracing::warn!(pod = %key, %error, "Eviction not responded to, trying again"),
+        }
+        result
     }
 
     /// Asks what the eviction of the pod would be answered now: its busy rule first, then handover policies, as the

@@ -26,8 +26,17 @@ const UNSEEN: SignedDuration = SignedDuration::from_secs(10);
 /// What is told of a hold that was made and that the controller has not taken up.
 const RECORDED: &str = "the hold is recorded and will be taken up in a moment";
 
-/// How soon a pod, or a hold that was made, is looked for again.
+/// The last word where no hold could be made.
+const NOT_RECORDED: &str =
+    "NotRecorded: the hold could not be recorded; an eviction of the pod is answered by the webhook";
+
+/// How soon a pod is looked for again.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(1);
+
+/// A hold that is made is seen within moments, and nothing is reported before. Where none can be made for so long,
+/// whatever the reason, the turn is at an end: nobody would ever be told more than that it goes on, and what comes after
+/// Belay asks the webhook, which needs no write to refuse.
+const UNRECORDED: SignedDuration = SignedDuration::from_secs(30);
 
 /// Longest message of a report, in characters (`k8s.io/api/lifecycle/v1alpha1`, `ResponderStatus`).
 const LONGEST_MESSAGE: usize = 4000;
@@ -61,7 +70,9 @@ pub struct Input<'a> {
 pub struct Plan {
     /// Independent sequences; each is performed in order and abandoned at the first action that fails.
     pub sequences: Vec<Vec<Action>>,
-    /// When to look again, if nothing changes before.
+    /// What is to be done instead where a hold cannot be made: the turn has lasted too long without it.
+    pub otherwise: Vec<Action>,
+    /// When to look again, if nothing changes before and nothing fails.
     pub wake_at: Option<Timestamp>,
     /// The decision needs [`Input::asked`]; without it there is nothing more to be done.
     pub ask: bool,
@@ -105,8 +116,11 @@ pub fn respond(input: &Input<'_>) -> Plan {
                 let namespace = eviction.object.namespace.clone();
                 let spec = HoldSpec { trigger: HoldTrigger::EvictionRequest, ..spec.clone() };
                 plan.sequences.push(vec![Action::CreateHold { namespace, spec }]);
-                // It is told of when it is seen.
-                plan.wake(LOOK_AGAIN, input.now);
+                if input.now >= unrecorded_at(eviction, of_pod()) {
+                    plan.otherwise = vec![completion(eviction, NOT_RECORDED, input.now)];
+                }
+                // It is told of when it is seen. A watch that is late brings it as well as a look would.
+                plan.wake(UNRECORDED, input.now);
             }
             None => report(eviction, &held.awaited, held.deadline, input.now, &mut plan),
         },
@@ -146,9 +160,23 @@ fn report(eviction: &EvictionView, message: &str, deadline: Timestamp, now: Time
 }
 
 fn complete(eviction: &EvictionView, message: &str, now: Timestamp, plan: &mut Plan) {
+    plan.sequences.push(vec![completion(eviction, message, now)]);
+}
+
+fn completion(eviction: &EvictionView, message: &str, now: Timestamp) -> Action {
     let completed = Some(not_before(now, [eviction.reported.started, eviction.reported.heartbeat]));
     let report = Report { completed, message: shortened(message), ..Report::default() };
-    plan.sequences.push(vec![Action::Respond { eviction: eviction.object.clone(), report }]);
+    Action::Respond { eviction: eviction.object.clone(), report }
+}
+
+/// From when on a hold that is still to be made is taken for one that cannot be: by what was last told, or, where
+/// another hold came before it, by that one's end.
+fn unrecorded_at<'a>(eviction: &EvictionView, holds: impl Iterator<Item = &'a HoldView>) -> Timestamp {
+    let reported = &eviction.reported;
+    let released = holds.filter_map(|hold| hold.status.released_at);
+    let last = [reported.started, reported.heartbeat].into_iter().flatten().chain(released).max();
+    // A turn without its beginning is none that the API server serves.
+    last.map_or(Timestamp::MAX, |last| last.saturating_add(UNRECORDED).unwrap_or(Timestamp::MAX))
 }
 
 /// How the last hold ended, or why there is none.

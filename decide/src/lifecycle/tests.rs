@@ -94,7 +94,7 @@ fn a_turn_begins_with_the_hold_that_the_webhook_would_have_made_and_a_first_repo
     assert!(look(&active(), &[], None, after(1)).ask, "the pod has to be looked at first");
     let plan = look(&active(), &[], Some(&held()), after(1));
     assert_eq!(words(&plan), [[format!("{VICTIM}: hold, EvictionRequest")]]);
-    assert_eq!(plan.wake_at, Some(after(2)), "it is told of when it is seen");
+    assert_eq!(plan.wake_at, Some(after(31)), "it is told of when it is seen");
     let Action::CreateHold { namespace, spec } = &plan.sequences[0][0] else { panic!("{plan:?}") };
     let as_recorded = HoldSpec { trigger: HoldTrigger::EvictionRequest, ..hold(VICTIM, OLD).spec };
     assert_eq!((&**namespace, spec), ("shop", &as_recorded));
@@ -104,6 +104,30 @@ fn a_turn_begins_with_the_hold_that_the_webhook_would_have_made_and_a_first_repo
     assert_eq!(report.message, "the hold is recorded and will be taken up in a moment");
     assert_eq!((report.heartbeat, report.expected, report.completed), (Some(after(1)), Some(after(600)), None));
     assert_eq!(plan.wake_at, Some(after(121)));
+}
+
+#[test]
+fn a_hold_that_cannot_be_made_ends_the_turn_thirty_seconds_after_what_was_last_told() {
+    let retaken =
+        HoldView { spec: HoldSpec { reason: HoldReason::Busy, ..taken_up("").spec }, ..released(Outcome::Expired) };
+    let table = [
+        ("since the turn came", active(), None, 29, false),
+        ("since the turn came", active(), None, 30, true),
+        ("since the last report", reported(100, "starting"), None, 129, false),
+        ("since the last report", reported(100, "starting"), None, 130, true),
+        ("since the hold before it ended", active(), Some(&retaken), 59, false),
+        ("since the hold before it ended", active(), Some(&retaken), 60, true),
+    ];
+    for (name, eviction, hold, now, ends) in table {
+        let holds: Vec<&HoldView> = hold.into_iter().collect();
+        let plan = look(&eviction, &holds, Some(&held()), after(now));
+        assert_eq!(words(&plan), [[format!("{VICTIM}: hold, EvictionRequest")]], "{name}: it is tried first");
+        let completed = match plan.otherwise.as_slice() {
+            [Action::Respond { report, .. }] => report.completed,
+            _ => None,
+        };
+        assert_eq!(completed, ends.then(|| after(now)), "{name} at {now}");
+    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The loop's looks, one by one, before a server on the loopback that keeps one Eviction as an API server does.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use arc_swap::ArcSwap;
 use belay_decide::hold::{HoldReason, hold_name};
 use belay_decide::lifecycle;
@@ -32,11 +34,14 @@ const GET_POD: &str = "GET /api/v1/namespaces/shop/pods/web-1";
 struct Stored {
     eviction: Arc<Mutex<Value>>,
     pod: Arc<Mutex<Value>>,
+    /// No hold is taken.
+    refuses: Arc<AtomicBool>,
 }
 
 impl Stored {
     fn answer(&self, asked: &Asked) -> Reply {
         match asked.what.as_str() {
+            CREATE if self.refuses.load(Ordering::Relaxed) => Reply::Status(403, "exceeded quota"),
             CREATE => Reply::Json(asked.body.clone()),
             DELETE => Reply::Json(json!({"kind": "Status", "apiVersion": "v1", "status": "Success", "metadata": {}})),
             NOTE => Reply::Json(hold("2", &json!({}))),
@@ -116,7 +121,8 @@ fn hold(version: &str, status: &Value) -> Value {
 
 /// Everything is known, and the Deployment protected.
 async fn stage(pod: Value) -> Stage {
-    let stored = Stored { eviction: Arc::new(Mutex::new(eviction())), pod: Arc::new(Mutex::new(pod)) };
+    let (eviction, pod) = (Arc::new(Mutex::new(eviction())), Arc::new(Mutex::new(pod)));
+    let stored = Stored { eviction, pod, refuses: Arc::default() };
     let answering = stored.clone();
     let api = ApiServer::start(move |asked| answering.answer(asked)).await;
     let config = testing::config_of_rules(RULES);
@@ -225,7 +231,7 @@ fn nothing() -> Vec<String> {
 async fn a_turn_goes_from_the_hold_over_reports_to_completion() {
     let stage = stage(pod("web")).await;
     assert_eq!(stage.work.take(), BTreeSet::from([key()]), "an Eviction is looked at when it comes");
-    assert_eq!(stage.look().await, (vec![CREATE.into()], Some(1)));
+    assert_eq!(stage.look().await, (vec![CREATE.into()], Some(30)));
 
     stage.see_hold(&json!({}));
     assert_eq!(stage.work.take(), BTreeSet::from([key()]), "and when its hold does");
@@ -267,6 +273,33 @@ async fn an_eviction_that_changed_meanwhile_is_looked_at_again_soon() {
     stage.see_eviction();
     assert_eq!(stage.look().await.0, [RESPOND]);
     assert!(stage.counted("Held"));
+}
+
+#[tokio::test]
+async fn a_hold_that_is_refused_is_tried_again_at_leisure_and_the_turn_ended_when_it_was_refused_for_long() {
+    let stage = stage(pod("web")).await;
+    stage.stored.refuses.store(true, Ordering::Relaxed);
+    let began = |seconds| {
+        stage.stored.eviction.lock()["status"]["responders"][1]["startTime"] = json!(ago(seconds));
+        stage.see_eviction();
+    };
+    began(10);
+    assert_eq!(stage.look().await, (vec![CREATE.into()], Some(15)), "somebody has to mend it first");
+    assert!(stage.reported()["completionTime"].is_null());
+    began(31);
+    assert_eq!(stage.look().await, (vec![CREATE.into(), RESPOND.into()], Some(15)));
+    let message = "NotRecorded: the hold could not be recorded; an eviction of the pod is answered by the webhook";
+    assert_eq!(stage.reported()["message"], message);
+    assert!(stage.reported()["completionTime"].is_string() && stage.counted("Completed"), "{}", stage.reported());
+}
+
+#[tokio::test]
+async fn a_leader_that_comes_late_makes_the_hold_all_the_same() {
+    let stage = stage(pod("web")).await;
+    stage.stored.eviction.lock()["status"]["responders"][1]["startTime"] = json!(ago(600));
+    stage.see_eviction();
+    assert_eq!(stage.look().await, (vec![CREATE.into()], Some(30)));
+    assert!(stage.reported()["completionTime"].is_null());
 }
 
 #[tokio::test]
