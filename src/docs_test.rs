@@ -74,6 +74,7 @@ fn deployment() -> DeploymentView {
         generation: 1,
         labels: BTreeMap::new(),
         selector: BTreeMap::new(),
+        query: String::new(),
         handover: None,
         records: Vec::new(),
         surge: None,

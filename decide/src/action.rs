@@ -79,6 +79,8 @@ pub enum Action {
         number: Option<i32>,
         /// The record that the object carries from then on; absent takes it away.
         record: Option<SurgeRecord>,
+        /// Field manager to write as; absent for Belay's own.
+        field_manager: Option<String>,
     },
     /// Change the record of a surge, and leave the number as it is. Where that changes nothing at all it still fails on
     /// another version of the object.
@@ -96,6 +98,8 @@ pub enum Action {
         deployment: ObjectRef,
         /// The number.
         replicas: i32,
+        /// Field manager to write as; absent for Belay's own.
+        field_manager: Option<String>,
     },
     /// Change labels and annotations of a pod, in one write.
     PatchPod {

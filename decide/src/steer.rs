@@ -63,7 +63,7 @@ pub struct Replacing<'a> {
     pub selector: &'a BTreeMap<String, String>,
     /// Its holds for handovers.
     pub holds: &'a [&'a HoldView],
-    /// Names of all nodes that are about to go.
+    /// Names of all nodes that are about to go; read for Scale only.
     pub going: &'a BTreeSet<&'a str>,
 }
 

@@ -32,6 +32,7 @@ pub(crate) fn deployment(namespace: &str, name: &str) -> DeploymentView {
         generation: 1,
         labels: BTreeMap::new(),
         selector: BTreeMap::from([("app".into(), name.into())]),
+        query: format!("app={name}"),
         handover: None,
         records: Vec::new(),
         surge: None,
@@ -268,6 +269,7 @@ impl Scene {
             protection: self.protection.as_ref(),
             holds: self.holds.iter().map(|hold| (hold, of(hold))).collect(),
             close: None,
+            refused: None,
             rules: &HandoverRules::default(),
             now: self.now,
         })
@@ -313,7 +315,7 @@ pub(crate) fn in_words(plan: &Plan) -> Vec<Vec<String>> {
         Action::NoteSurge { governor, record, .. } => {
             format!("{}: {}", governor.kind(), if record.is_some() { "record" } else { "no record" })
         }
-        Action::Scale { deployment, replicas } => format!("{}: scale to {replicas}", deployment.name),
+        Action::Scale { deployment, replicas, .. } => format!("{}: scale to {replicas}", deployment.name),
         Action::PatchPod { pod, .. } => format!("{}: patch", pod.name),
         Action::DeleteOwner { kind, owner } => format!("{kind} {}: delete", owner.name),
         Action::NoteRequest { hold, .. } => format!("{}: asked for", hold.name),

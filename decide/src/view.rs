@@ -167,6 +167,8 @@ pub struct DeploymentView {
     pub labels: BTreeMap<String, String>,
     /// `spec.selector.matchLabels`: what all of its pods carry.
     pub selector: BTreeMap<String, String>,
+    /// The whole of `spec.selector`, as a query for pods states it.
+    pub query: String,
     /// Annotation `belay.dev/handover`, as written.
     pub handover: Option<String>,
     /// Annotation `belay.dev/handovers`: the durable record of restarts, oldest first.
@@ -219,7 +221,8 @@ pub struct AutoscalerView {
     pub governor: Governor,
     /// The object, for a write.
     pub object: ObjectRef,
-    /// Name of the Deployment that it scales, in its namespace.
+    /// Name of the Deployment that it scales, in its namespace; empty where it scales none any more, and a surge is left on
+    /// it.
     pub target: String,
     /// `spec.minReplicas` or `spec.minReplicaCount`; absent where the object leaves it out.
     pub minimum: Option<i32>,

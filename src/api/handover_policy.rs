@@ -67,8 +67,8 @@ pub struct HandoverPolicySpec {
     /// back first.
     #[serde(default)]
     pub on_failure: OnFailure,
-    /// Field manager under which the pod template is patched, for GitOps tools that strip what they do not know
-    /// (Flux: flux-client-side-apply). Belay's own where absent.
+    /// Field manager under which the pod template and the number of replicas are patched, for GitOps tools that strip
+    /// what they do not know (Flux: flux-client-side-apply). Belay's own where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128))]
     pub field_manager: Option<String>,

@@ -234,15 +234,16 @@ impl Applier {
                 self.write("Deployment", object, self.patch_template(deployment, manager, patch)).await
             }
             Action::CreateHold { namespace, spec } => self.create_hold(namespace, spec).await.map(|()| None),
-            Action::Surge { governor, object, number, record } => {
-                self.surge(*governor, object, &surge_patch(*governor, object, *number, record.as_ref())).await
+            Action::Surge { governor, object, number, record, field_manager } => {
+                let patch = surge_patch(*governor, object, *number, record.as_ref());
+                self.surge(*governor, object, &patch, field_manager.as_deref()).await
             }
             Action::NoteSurge { governor, object, record } => {
-                self.surge(*governor, object, &record_patch(object, record.as_ref())).await
+                self.surge(*governor, object, &record_patch(object, record.as_ref()), None).await
             }
-            Action::Scale { deployment, replicas } => {
+            Action::Scale { deployment, replicas, field_manager } => {
                 let patch = surge_patch(Governor::Deployment, deployment, Some(*replicas), None);
-                self.surge(Governor::Deployment, deployment, &patch).await
+                self.surge(Governor::Deployment, deployment, &patch, field_manager.as_deref()).await
             }
             Action::PatchPod { pod, changes } => {
                 let object = format!("Pod {}/{}", pod.namespace, pod.name);
@@ -336,14 +337,15 @@ impl Applier {
         governor: Governor,
         object: &ObjectRef,
         patch: &serde_json::Value,
+        manager: Option<&str>,
     ) -> Result<Option<Superseded>, ApplyError> {
-        let what = format!("{} {}/{}", governor.kind(), object.namespace, object.name);
+        let what = governor_name(governor, object);
         let Some(kind) = governor_kind(governor, &self.resources).filter(Served::is_namespaced) else {
             let message = "the API server does not serve this kind any more".to_owned();
             return Err(ApplyError::Refused { object: what, message });
         };
         let api = kind.api(&self.client, &object.namespace);
-        let written = self.write(governor.kind(), what, patch_governor(&api, object, patch)).await?;
+        let written = self.write(governor.kind(), what, patch_governor(&api, object, patch, manager)).await?;
         Ok(Superseded::by(object, &written))
     }
 
@@ -472,6 +474,11 @@ pub fn governor_kind(governor: Governor, resources: &Resources) -> Option<Served
     }
 }
 
+/// What governs replicas, as errors name it.
+pub fn governor_name(governor: Governor, object: &ObjectRef) -> String {
+    format!("{} {}/{}", governor.kind(), object.namespace, object.name)
+}
+
 /// The field of `spec` that says how many replicas there are to be, at least.
 pub fn number_field(governor: Governor) -> &'static str {
     match governor {
@@ -490,15 +497,17 @@ pub async fn write_surge(
     number: Option<i32>,
     record: Option<&surge::SurgeRecord>,
 ) -> kube::Result<ObjectMeta> {
-    patch_governor(api, object, &surge_patch(governor, object, number, record)).await
+    patch_governor(api, object, &surge_patch(governor, object, number, record), None).await
 }
 
 async fn patch_governor(
     api: &Api<DynamicObject>,
     object: &ObjectRef,
     patch: &serde_json::Value,
+    manager: Option<&str>,
 ) -> kube::Result<ObjectMeta> {
-    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    let manager = manager.unwrap_or(FIELD_MANAGER).to_owned();
+    let params = PatchParams { field_manager: Some(manager), ..PatchParams::default() };
     Ok(api.patch_metadata(&object.name, &params, &Patch::Merge(patch)).await?.metadata)
 }
 

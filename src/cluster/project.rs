@@ -14,8 +14,9 @@ use belay_decide::view::{
     DeploymentStatus, DeploymentView, IntOrPercent, Mark, NodeView, PodPhase, PodView, ReplicaSetView, Strategy,
 };
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::core::Selector;
 
 use super::subset::{Condition, DeploymentSubset, NodeSubset, PodSubset, ReplicaSetSubset};
 use crate::api;
@@ -124,6 +125,12 @@ fn bound(value: Option<&IntOrString>) -> IntOrPercent {
     }
 }
 
+/// A selector in a query's words. The API server takes no Deployment whose selector cannot be read; all pods of the
+/// namespace are then too many, and none too few.
+fn query(selector: &LabelSelector) -> String {
+    Selector::try_from(selector.clone()).map(|selector| selector.to_string()).unwrap_or_default()
+}
+
 /// Projects a Deployment.
 pub fn deployment(deployment: &DeploymentSubset) -> DeploymentView {
     let meta = &deployment.metadata;
@@ -146,7 +153,8 @@ pub fn deployment(deployment: &DeploymentSubset) -> DeploymentView {
         resource_version: meta.resource_version.clone().unwrap_or_default(),
         generation: meta.generation.unwrap_or_default(),
         labels: meta.labels.clone().unwrap_or_default(),
-        selector: spec.selector.match_labels.clone(),
+        selector: spec.selector.match_labels.clone().unwrap_or_default(),
+        query: query(&spec.selector),
         handover: annotation(meta, HANDOVER_ANNOTATION).map(str::to_owned),
         records: record::parse(annotation(meta, record::RECORDS_ANNOTATION)),
         surge: surge::parse(annotation(meta, surge::SURGE_ANNOTATION)),

@@ -54,7 +54,8 @@ pub fn horizontal(autoscaler: &AutoscalerSubset) -> Autoscaler {
     let (meta, spec) = (&autoscaler.metadata, &autoscaler.spec);
     let surge = surge::parse(annotation(meta, surge::SURGE_ANNOTATION));
     let is_followed = surge.is_some() || !is_of_scaled_object(meta);
-    let view = deployment(&spec.scale_target_ref).filter(|_| is_followed).map(|target| AutoscalerView {
+    let target = deployment(&spec.scale_target_ref).or_else(|| nameless(surge.as_ref()));
+    let view = target.filter(|_| is_followed).map(|target| AutoscalerView {
         governor: Governor::HorizontalPodAutoscaler,
         object: object_ref(meta),
         target,
@@ -69,6 +70,12 @@ pub fn horizontal(autoscaler: &AutoscalerSubset) -> Autoscaler {
 fn is_of_scaled_object(meta: &ObjectMeta) -> bool {
     let owner = meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
     owner.is_some_and(|owner| owner.kind == "ScaledObject" && owner.api_version.starts_with("keda.sh/"))
+}
+
+/// What an autoscaler is taken to scale that governs no Deployment any more while a surge stands on it: a Deployment that
+/// there cannot be, so that the surge is put back as that of one that is gone.
+fn nameless(surge: Option<&surge::SurgeRecord>) -> Option<String> {
+    surge.map(|_| String::new())
 }
 
 /// Name of the Deployment that is scaled.
@@ -95,14 +102,15 @@ pub fn scaled_object(object: &DynamicObject) -> Autoscaler {
     let number = |key: &str| spec[key].as_i64().and_then(|number| i32::try_from(number).ok());
     let paused = annotation(meta, KEDA_PAUSED_REPLICAS).is_some()
         || annotation(meta, KEDA_PAUSED).is_some_and(|value| !FALSE.contains(&value));
-    let view = deployment(&target).map(|target| AutoscalerView {
+    let surge = surge::parse(annotation(meta, surge::SURGE_ANNOTATION));
+    let view = deployment(&target).or_else(|| nameless(surge.as_ref())).map(|target| AutoscalerView {
         governor: Governor::ScaledObject,
         object: object_ref(meta),
         target,
         minimum: number("minReplicaCount"),
         maximum: number("maxReplicaCount").unwrap_or(KEDA_DEFAULT_MAXIMUM),
         paused,
-        surge: surge::parse(annotation(meta, surge::SURGE_ANNOTATION)),
+        surge,
     });
     Autoscaler::of(Governor::ScaledObject, meta, view)
 }

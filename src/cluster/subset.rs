@@ -6,7 +6,7 @@
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::{Node, Pod, TopologySpreadConstraint};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::Resource;
 use serde::Deserialize;
@@ -170,18 +170,11 @@ pub(super) struct DeploymentSpec {
     #[serde(default)]
     pub(super) min_ready_seconds: i32,
     #[serde(default)]
-    pub(super) selector: Selector,
+    pub(super) selector: LabelSelector,
     #[serde(default)]
     pub(super) strategy: Strategy,
     #[serde(default)]
     pub(super) template: Template,
-}
-
-#[derive(Deserialize, Clone, Debug, Default)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Selector {
-    #[serde(default)]
-    pub(super) match_labels: BTreeMap<String, String>,
 }
 
 #[derive(Deserialize, Clone, Debug, Default)]

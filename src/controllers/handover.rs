@@ -5,18 +5,21 @@
 #[cfg(test)]
 mod tests;
 
+mod refusals;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use belay_decide::action::Action;
+use belay_decide::action::{Action, Event, Reference};
 use belay_decide::handover::close::ClosePod;
-use belay_decide::handover::{Plan, Workload, reconcile, reconcile::Input};
+use belay_decide::handover::{Plan, Workload, reconcile, reconcile::Input, scale};
 use belay_decide::hold::Phase;
 use jiff::Timestamp;
 use kube::Api;
 use kube::api::ListParams;
 use tokio_util::sync::CancellationToken;
 
+pub use self::refusals::Refusals;
 use super::Shared;
 use super::work::{self, RETRY, Work, Written};
 use crate::cluster::apply::{ApplyError, bounded};
@@ -33,11 +36,13 @@ pub struct Loop {
     pub written: Written<WorkloadKey>,
     /// Pods whose deletion cost another part of Belay writes.
     pub left_out: LeftOut,
+    /// Workloads whose number of replicas the API server does not let be changed.
+    pub refusals: Refusals,
 }
 
 /// Where the pods of a workload are found in the API.
 struct PodsOf {
-    /// The labels that the Deployment selects by.
+    /// What the Deployment selects by, in a query's words.
     selector: String,
     /// UIDs of its ReplicaSets.
     sets: BTreeSet<Box<str>>,
@@ -45,9 +50,8 @@ struct PodsOf {
 
 impl PodsOf {
     fn new(workload: &Workload<'_>) -> Self {
-        let labels = workload.deployment.selector.iter().map(|(key, value)| format!("{key}={value}"));
         Self {
-            selector: labels.collect::<Vec<_>>().join(","),
+            selector: workload.deployment.query.clone(),
             sets: workload.replica_sets.iter().map(|set| set.uid.clone()).collect(),
         }
     }
@@ -75,6 +79,7 @@ impl Loop {
         let Some(first) = self.decide(key, None, now) else {
             // It is not being handed over any more.
             self.written.forget(key);
+            self.refusals.forget(key);
             return None;
         };
         let mut plan = first.plan;
@@ -99,9 +104,11 @@ impl Loop {
     /// What is to be done; absent where the workload is not being handed over.
     fn decide(&self, key: &WorkloadKey, close: Option<&[ClosePod]>, now: Timestamp) -> Option<Decided> {
         let settings = self.shared.settings.load();
+        let leftover = self.shared.index.leftover(key);
         self.shared.index.workload(key, &settings.default_policy, |workload, protection, holds| {
             let deployment = workload.map(|workload| (&workload.deployment.uid, &workload.deployment.resource_version));
-            let autoscaler = workload.and_then(|workload| workload.autoscaler).map(|autoscaler| &autoscaler.object);
+            let autoscaler = workload.map_or(leftover.as_ref(), |workload| workload.autoscaler);
+            let autoscaler = autoscaler.map(|autoscaler| &autoscaler.object);
             let autoscaler = autoscaler.map(|object| (&object.uid, &object.resource_version));
             let owned = |(uid, version): (&String, &String)| (uid.clone(), version.clone());
             let numbers: Vec<_> = deployment.into_iter().chain(autoscaler).map(owned).collect();
@@ -112,7 +119,13 @@ impl Loop {
             }
             let acts = settings.hold_enabled && !settings.rules.excludes(&key.namespace);
             let protection = protection.filter(|_| acts);
-            let plan = reconcile(&Input { workload, protection, holds, close, rules: &settings.handovers, now });
+            let (refused, rules) = (self.refusals.of(key), &settings.handovers);
+            let refused = refused.as_deref();
+            let mut plan = reconcile(&Input { workload, protection, holds, close, refused, rules, now });
+            // Seen at two moments: by the second there may be a Deployment.
+            if let Some(autoscaler) = leftover.as_ref().filter(|_| workload.is_none()) {
+                plan.sequences.push(scale::leftover(autoscaler));
+            }
             let pods = workload.filter(|_| plan.look_closer).map(PodsOf::new);
             Decided { plan, pods, numbers }
         })
@@ -135,18 +148,44 @@ impl Loop {
             let (superseded, result) = self.shared.applier.perform(sequence).await;
             self.written.add(key, superseded);
             match result {
-                Ok(()) => self.tell(key, sequence),
+                Ok(()) => {
+                    self.refusals.succeeded(key, sequence);
+                    self.tell(key, sequence);
+                }
                 Err(error) => {
                     if error.is_benign() {
                         tracing::debug!(workload = %key, %error, "looking again");
                     } else {
                         tracing::warn!(workload = %key, %error, "handover step failed, trying again");
                     }
-                    wake = wake.into_iter().chain([work::again(&error, now)]).min();
+                    let news = self.refusals.failed(key, sequence, &error);
+                    if let Some(why) = &news {
+                        self.tell_refusal(key, why);
+                    }
+                    // The holds are to say so at once.
+                    let again = if news.is_some() { now.saturating_add(RETRY).ok() } else { None };
+                    wake = wake.into_iter().chain([again.unwrap_or_else(|| work::again(&error, now))]).min();
                 }
             }
         }
         wake
+    }
+
+    fn tell_refusal(&self, key: &WorkloadKey, why: &str) {
+        let settings = self.shared.settings.load();
+        let uid = self
+            .shared
+            .index
+            .deployment(key, &settings.default_policy, |selected, _, _| selected.deployment.uid.clone());
+        self.shared.applier.tell(&Event {
+            namespace: key.namespace.to_string(),
+            regarding: Reference::deployment(&key.name, &uid.unwrap_or_default()),
+            related: None,
+            warning: true,
+            reason: "SurgeRefused",
+            action: "Surge",
+            note: format!("The number of replicas cannot be changed for a handover, tried again and again: {why}"),
+        });
     }
 
     /// One log line for each decision that changed something.
@@ -161,11 +200,11 @@ impl Loop {
                 Action::PatchTemplate { slot, .. } => {
                     tracing::info!(workload = %key, slot = slot.as_deref().unwrap_or("none"), "pod template patched");
                 }
-                Action::Surge { governor, object, number, record: Some(record) } => {
+                Action::Surge { governor, object, number, record: Some(record), .. } => {
                     let (kind, surge) = (governor.kind(), record.surge);
                     tracing::info!(workload = %key, kind, object = %object.name, number, surge, "replicas set for a handover");
                 }
-                Action::Surge { governor, object, number, record: None } => {
+                Action::Surge { governor, object, number, record: None, .. } => {
                     let kind = governor.kind();
                     tracing::info!(workload = %key, kind, object = %object.name, number, "replicas put back");
                 }

@@ -33,6 +33,8 @@ pub struct Input<'a> {
     pub holds: Vec<(&'a HoldView, Option<&'a PodView>)>,
     /// Its pods as a close look at the API shows them, where the plan before this one asked for that.
     pub close: Option<&'a [ClosePod]>,
+    /// Why the API server refused the last try to raise the number of replicas; absent where it did not.
+    pub refused: Option<&'a str>,
     /// What the platform configured.
     pub rules: &'a HandoverRules,
     /// The time.
@@ -109,7 +111,17 @@ pub fn reconcile(input: &Input<'_>) -> Plan {
         _ if scale::withdraw(input, &holds, &mut plan) => {}
         _ => restart_for(input, holds, &mut plan),
     }
+    if let Some(manager) = input.protection.and_then(|protection| protection.settings.field_manager.as_ref()) {
+        plan.sequences.iter_mut().flatten().for_each(|action| number_as(action, manager));
+    }
     plan
+}
+
+/// A number that Belay writes belongs to whom the policy names, as a template's slot does.
+fn number_as(action: &mut Action, manager: &str) {
+    if let Action::Surge { field_manager, .. } | Action::Scale { field_manager, .. } = action {
+        *field_manager = Some(manager.to_owned());
+    }
 }
 
 /// Steps of the handovers by restart.

@@ -167,7 +167,7 @@ impl World {
         }
         let rules = HandoverRules { history_ttl: HISTORY, ..HandoverRules::default() };
         let (workload, protection) = (Some(&workload), Some(&protection));
-        reconcile(&Input { workload, protection, holds, close: None, rules: &rules, now })
+        reconcile(&Input { workload, protection, holds, close: None, refused: None, rules: &rules, now })
     }
 
     /// A controller takes one step, and applies it with what the API server grants. Says how many writes it tried.

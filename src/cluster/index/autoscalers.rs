@@ -62,6 +62,15 @@ impl Autoscalers {
     }
 }
 
+impl Index {
+    /// The autoscaler of a Deployment that is gone, where a surge still stands on it.
+    pub fn leftover(&self, key: &WorkloadKey) -> Option<AutoscalerView> {
+        let state = self.state.read();
+        let is_gone = get(&state.deployments, &key.namespace, &key.name).is_none();
+        state.autoscalers.governing(key).filter(|autoscaler| is_gone && autoscaler.surge.is_some()).cloned()
+    }
+}
+
 impl State {
     /// Notes whether the workload has a surge, after its Deployment or an autoscaler of it changed.
     pub(super) fn note_surge(&mut self, key: &WorkloadKey) {

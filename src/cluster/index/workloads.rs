@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use belay_decide::handover::Workload;
 use belay_decide::hold::{Facts, HoldReason, HoldView, Phase, hold_name};
-use belay_decide::policy::Trigger;
+use belay_decide::policy::{Mode, Trigger};
 use belay_decide::policy_status;
 use belay_decide::steer::Replacing;
 use belay_decide::view::{AutoscalerView, PodView};
@@ -251,7 +251,9 @@ impl Index {
         let deployment = get(&state.deployments, namespace, name)?;
         let mode = state.protection(deployment, default).map(|protection| protection.settings.mode).unwrap_or_default();
         let (strategy, selector) = (deployment.strategy, &deployment.selector);
-        Some(ask(&Replacing { mode, strategy, selector, holds: &holds, going: &state.going() }))
+        // Asked for every new pod of a workload with a hold, of which a restart makes many: only a stand-in needs them.
+        let going = if mode == Mode::Scale { state.going() } else { BTreeSet::new() };
+        Some(ask(&Replacing { mode, strategy, selector, holds: &holds, going: &going }))
     }
 
     /// Whether a new pod belongs to a protected Deployment, by the ReplicaSet's name as in [`Index::new_pod`]. One that is

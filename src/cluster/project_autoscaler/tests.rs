@@ -48,6 +48,9 @@ fn an_autoscaler_governs_the_deployment_that_its_target_names() {
     {
         let other = horizontal_of(&json!({}), &spec(version, kind));
         assert_eq!((target(&other), &*other.name), (None, "web"), "{version} {kind}");
+        let surged = json!({"annotations": { surge::SURGE_ANNOTATION: surge::render(&record()) }});
+        let surged = horizontal_of(&surged, &spec(version, kind)).view.unwrap();
+        assert_eq!((&*surged.target, surged.surge), ("", Some(record())), "what is left on it is still looked after");
     }
 }
 

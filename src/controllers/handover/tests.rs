@@ -9,10 +9,10 @@ use belay_decide::view::Governor;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::cluster::index::{Index, IndexSink};
-use crate::cluster::project;
+use crate::cluster::index::{AutoscalerSink, Index, IndexSink};
 use crate::cluster::subset::{DeploymentSubset, ReplicaSetSubset};
 use crate::cluster::watch::Sink as _;
+use crate::cluster::{project, project_autoscaler};
 use crate::settings::Settings;
 use crate::testing::{self, ApiServer, Asked, Reply};
 
@@ -72,14 +72,18 @@ async fn stage(answer: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Stag
     let deployment = json!({
         "metadata": {"namespace": "shop", "name": "web", "uid": "d", "resourceVersion": "1",
             "annotations": {SURGE_ANNOTATION: render(&record())}},
-        "spec": {"replicas": 4, "selector": {"matchLabels": {"app": "web", "tier": "front"}}},
+        "spec": {"replicas": 4, "selector": {"matchLabels": {"app": "web", "tier": "front"}, "matchExpressions": [
+            {"key": "track", "operator": "In", "values": ["stable", "beta"]}, {"key": "old", "operator": "DoesNotExist"}]}},
     });
     let set = json!({"metadata": {"namespace": "shop", "name": "web-1", "uid": "s", "ownerReferences": [
         {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "d", "controller": true}]}});
     let mut sink = IndexSink(index);
     sink.apply(project::deployment(&serde_json::from_value::<DeploymentSubset>(deployment).unwrap()));
     sink.apply(project::replica_set(&serde_json::from_value::<ReplicaSetSubset>(set).unwrap()));
-    Stage { api, work: Loop { shared, written: Written::default(), left_out: LeftOut::default() } }
+    Stage {
+        api,
+        work: Loop { shared, written: Written::default(), left_out: LeftOut::default(), refusals: Refusals::default() },
+    }
 }
 
 impl Stage {
@@ -105,7 +109,7 @@ async fn a_close_look_reads_the_workloads_own_pods_as_they_stand() {
     assert_eq!(first.record.render().as_deref(), Some(r#"{"controller.kubernetes.io/pod-deletion-cost":"-9"}"#));
     let asked = stage.api.asked();
     assert_eq!(asked.iter().map(|asked| asked.what.as_str()).collect::<Vec<_>>(), [PODS]);
-    assert_eq!(asked[0].query["labelSelector"], "app=web,tier=front");
+    assert_eq!(asked[0].query["labelSelector"], "app=web,tier=front,track in (beta,stable),!old");
 }
 
 #[tokio::test]
@@ -125,7 +129,13 @@ async fn what_was_put_back_is_awaited_before_the_workload_is_looked_at_again() {
     .await;
     let object =
         ObjectRef { namespace: "shop".into(), name: "web".into(), uid: "d".into(), resource_version: "1".into() };
-    let back = Action::Surge { governor: Governor::Deployment, object, number: Some(3), record: None };
+    let back = Action::Surge {
+        governor: Governor::Deployment,
+        object,
+        number: Some(3),
+        record: None,
+        field_manager: Some("flux".into()),
+    };
     let plan = Plan { sequences: vec![vec![back]], ..Plan::default() };
     let now = Clock::wall();
     assert_eq!(stage.work.perform(&key(), &plan, now).await, None);
@@ -134,7 +144,38 @@ async fn what_was_put_back_is_awaited_before_the_workload_is_looked_at_again() {
     let expected = json!({"spec": {"replicas": 3},
         "metadata": {"uid": "d", "resourceVersion": "1", "annotations": {SURGE_ANNOTATION: null}}});
     assert_eq!(asked[0].body, expected);
+    assert_eq!(asked[0].query["fieldManager"], "flux");
     let wake = stage.work.look(&key()).await.expect("it is looked at again");
     assert!(wake > now, "what is cached is still as it was before the write");
     assert!(stage.api.asked().is_empty(), "so nothing is decided on it");
+}
+
+#[tokio::test]
+async fn a_minimum_is_put_back_whose_deployment_was_deleted_while_it_was_raised() {
+    const AUTOSCALER: &str = "PATCH /apis/autoscaling/v2/namespaces/shop/horizontalpodautoscalers/web";
+    let stage = stage(|asked| match asked.what.as_str() {
+        AUTOSCALER => Reply::Json(json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+            "metadata": {"namespace": "shop", "name": "web", "uid": "h", "resourceVersion": "8"}})),
+        _ => Reply::Status(404, "there is no such thing"),
+    })
+    .await;
+    let index = stage.work.shared.index.clone();
+    let raised = json!({
+        "metadata": {"namespace": "shop", "name": "web", "uid": "h", "resourceVersion": "7",
+            "annotations": {SURGE_ANNOTATION: render(&record())}},
+        "spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "minReplicas": 4, "maxReplicas": 9},
+    });
+    let raised = project_autoscaler::horizontal(&serde_json::from_value(raised).unwrap());
+    AutoscalerSink { index: index.clone(), governor: Governor::HorizontalPodAutoscaler }.apply(raised);
+    let web = json!({"metadata": {"namespace": "shop", "name": "web", "uid": "d"}});
+    IndexSink(index).delete(project::deployment(&serde_json::from_value::<DeploymentSubset>(web).unwrap()));
+    stage.work.look(&key()).await;
+    let asked = stage.api.asked().into_iter().filter(|asked| !asked.what.contains("events")).collect::<Vec<_>>();
+    assert_eq!(asked.iter().map(|asked| asked.what.as_str()).collect::<Vec<_>>(), [AUTOSCALER]);
+    let expected = json!({"spec": {"minReplicas": 3},
+        "metadata": {"uid": "h", "resourceVersion": "7", "annotations": {SURGE_ANNOTATION: null}}});
+    assert_eq!(asked[0].body, expected);
+    assert!(stage.work.look(&key()).await.is_some(), "what was written is awaited");
+    assert!(stage.api.asked().iter().all(|asked| asked.what.contains("events")), "and not written again");
 }

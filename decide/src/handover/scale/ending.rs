@@ -25,7 +25,11 @@ pub(super) fn put_back(workload: &Workload<'_>, lever: &Lever<'_>, why: &str) ->
     let deployment = workload.deployment;
     let is_ours = lever.governor != Governor::Deployment && !was_changed && record.workload == deployment.uid;
     if is_ours && record.surge > 0 && deployment.replicas == record.raised() {
-        steps.push(Action::Scale { deployment: super::object_of(deployment), replicas: record.base });
+        steps.push(Action::Scale {
+            deployment: super::object_of(deployment),
+            replicas: record.base,
+            field_manager: None,
+        });
     }
     steps
 }

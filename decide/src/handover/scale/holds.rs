@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use super::capacity::{Capacity, awaited};
+use super::capacity::{Awaited, Capacity, awaited};
 use super::lever::Lever;
 use crate::action::Action;
 use crate::handover::reconcile::{Input, Plan, RELEASED_WITHOUT_SUCCESSOR, completed, held_event, release};
@@ -215,21 +215,28 @@ pub(super) fn wake_when_available(workload: &Workload<'_>, plan: &mut Plan, now:
 }
 
 /// What an open hold says while it waits.
-pub(super) fn waiting(workload: &Workload<'_>, open: &Open<'_>, now: Timestamp) -> HoldStatus {
+pub(super) fn waiting(input: &Input<'_>, workload: &Workload<'_>, open: &Open<'_>) -> HoldStatus {
     let Open { hold, victim } = open;
-    let told = Held::beside(workload, victim, &awaited(workload, victim, now), hold.spec.deadline, now);
-    HoldStatus { phase: Phase::Active, reason: told.reason.to_owned(), message: told.awaited, ..hold.status.clone() }
+    let awaited = awaited(workload, victim, input.now);
+    let told = Held::beside(workload, victim, &awaited, hold.spec.deadline, input.now);
+    let message = match (awaited, input.refused) {
+        (Awaited::Surge, Some(why)) => {
+            format!("no replica can be added to stand in for it, tried again and again: {why}")
+        }
+        _ => told.awaited,
+    };
+    HoldStatus { phase: Phase::Active, reason: told.reason.to_owned(), message, ..hold.status.clone() }
 }
 
 /// Nothing to do but to wait; what is awaited is written down when it changes.
-pub(super) fn wait(workload: &Workload<'_>, open: &Open<'_>, plan: &mut Plan, now: Timestamp) {
+pub(super) fn wait(input: &Input<'_>, workload: &Workload<'_>, open: &Open<'_>, plan: &mut Plan) {
     plan.wake(open.hold.spec.deadline);
     let Open { hold, .. } = open;
     // A hold that knows of a surge which is not there any more counts as interrupted. So it is told only of one that
     // knows of it: that one does not end before it by mistake.
     let surge = Lever::of(workload).record.filter(|record| record.awaited.contains(&hold.spec.victim_uid));
     let restarted_at = hold.status.restarted_at.or(surge.map(|record| record.since));
-    let status = HoldStatus { restarted_at, ..waiting(workload, open, now) };
+    let status = HoldStatus { restarted_at, ..waiting(input, workload, open) };
     if status == hold.status {
         return;
     }

@@ -38,7 +38,7 @@ impl<'a> Lever<'a> {
         }
     }
 
-    fn of_autoscaler(autoscaler: &'a AutoscalerView) -> Self {
+    pub(super) fn of_autoscaler(autoscaler: &'a AutoscalerView) -> Self {
         Self {
             governor: autoscaler.governor,
             object: autoscaler.object.clone(),
@@ -90,13 +90,13 @@ impl<'a> Lever<'a> {
         record.filter(is_ours).map_or(0, surplus)
     }
 
-    /// The write of a number and a record.
+    /// The write of a number and a record, as whom says [`super::super::reconcile`].
     pub(super) fn write(&self, number: Option<i32>, record: Option<SurgeRecord>) -> Action {
         let (governor, object) = (self.governor, self.object.clone());
         if number == self.number {
             Action::NoteSurge { governor, object, record }
         } else {
-            Action::Surge { governor, object, number, record }
+            Action::Surge { governor, object, number, record, field_manager: None }
         }
     }
 

@@ -17,6 +17,7 @@
 mod capacity;
 mod ending;
 mod holds;
+mod leftover;
 mod lever;
 mod marks;
 #[cfg(test)]
@@ -27,5 +28,6 @@ mod tests;
 
 pub use capacity::{Awaited, awaited, is_let_go};
 pub(super) use ending::withdraw;
+pub use leftover::leftover;
 pub(super) use lever::object_of;
 pub(super) use step::reconcile;

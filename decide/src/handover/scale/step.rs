@@ -61,7 +61,7 @@ pub(in crate::handover) fn reconcile<'a>(
         .collect();
     let waiting = step.victims.open.iter().filter(|open| !written.contains(open.hold.uid.as_str()));
     for open in waiting {
-        holds::wait(workload, open, plan, now);
+        holds::wait(input, workload, open, plan);
     }
     if !step.victims.open.is_empty() {
         holds::wake_when_available(workload, plan, now);
@@ -130,7 +130,7 @@ impl Step<'_> {
 
     /// The hold as it is to be told, which is written first to see whether it is still so.
     fn told(&self, open: &Open<'_>) -> Action {
-        Action::UpdateHold { hold: open.hold.object(), status: holds::waiting(self.workload, open, self.now) }
+        Action::UpdateHold { hold: open.hold.object(), status: holds::waiting(self.input, self.workload, open) }
     }
 
     /// How many replicas are to be added for so many victims.
@@ -201,7 +201,8 @@ impl Step<'_> {
         if lagging {
             let deployment = self.workload.deployment;
             let less = removable(self.lever.lag(deployment));
-            let scale = Action::Scale { deployment: object_of(deployment), replicas: deployment.replicas - less };
+            let replicas = deployment.replicas - less;
+            let scale = Action::Scale { deployment: object_of(deployment), replicas, field_manager: None };
             // Where nothing tells that they would go with a replica, their evictors take them.
             let mut steps = if less > 0 { vec![scale] } else { Vec::new() };
             steps.extend(self.victims.due.iter().flat_map(|due| holds::handed_over(due.hold, self.now)));

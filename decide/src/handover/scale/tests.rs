@@ -41,6 +41,7 @@ pub(super) struct Stage {
     pub(super) holds: Vec<HoldView>,
     pub(super) protection: Option<Protection>,
     pub(super) autoscaler: Option<AutoscalerView>,
+    pub(super) refused: Option<&'static str>,
     pub(super) now: Timestamp,
 }
 
@@ -59,6 +60,7 @@ impl Stage {
             holds: Vec::new(),
             protection: Some(protection),
             autoscaler: None,
+            refused: None,
             now: after(1),
         };
         stage.scaled(3);
@@ -202,6 +204,7 @@ impl Stage {
             protection: self.protection.as_ref(),
             holds: self.holds.iter().map(|hold| (hold, of(hold))).collect(),
             close,
+            refused: self.refused,
             rules: &HandoverRules::default(),
             now: self.now,
         })

@@ -63,6 +63,7 @@ impl Case {
             protection: scene.protection.as_ref(),
             holds: scene.holds.iter().map(|hold| (hold, of(hold))).collect(),
             close: None,
+            refused: None,
             rules: &self.rules,
             now: scene.now,
         })

@@ -113,6 +113,7 @@ fn a_hold_ends_when_its_deployment_is_gone() {
         protection: None,
         holds: vec![(&scene.holds[0], None)],
         close: None,
+        refused: None,
         rules: &HandoverRules::default(),
         now: scene.now,
     });

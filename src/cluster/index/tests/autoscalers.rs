@@ -58,6 +58,23 @@ fn one_of_several_governs_whatever_order_they_come_in() {
 }
 
 #[test]
+fn a_surge_that_outlived_its_deployment_is_looked_at() {
+    let (index, dirty) = Index::following(Vec::new());
+    put(&index, Object::Deployment(deployment("web", 0, false)));
+    for (name, target) in [("h", "web"), ("elsewhere", "")] {
+        put(&index, Object::Autoscaler(autoscaler(HorizontalPodAutoscaler, name, Some(target), true)));
+    }
+    put(&index, Object::Autoscaler(autoscaler(HorizontalPodAutoscaler, "i", Some("never"), false)));
+    let left = |name: &str| index.leftover(&key(name)).map(|autoscaler| autoscaler.object.name);
+    assert_eq!((left("web"), left(""), left("never")), (None, Some("elsewhere".into()), None));
+    dirty.take_workloads();
+    take(&index, Object::Deployment(deployment("web", 0, false)));
+    assert_eq!(dirty.take_workloads(), BTreeSet::from([key("web")]));
+    assert_eq!(left("web"), Some("h".into()));
+    assert_eq!(governing(&index, "web"), ITSELF, "it is asked about");
+}
+
+#[test]
 fn a_workload_with_a_surge_and_no_hold_is_looked_at_until_it_is_put_back() {
     let (index, dirty) = Index::following(Vec::new());
     for name in ["web", "shop", "idle"] {

@@ -1,7 +1,8 @@
 //! Nodes that are about to go, and whom that concerns.
 
 use belay_decide::doom::Signals;
-use belay_decide::policy::{DefaultPolicy, Settings, Trigger};
+use belay_decide::hold::{HoldReason, HoldTrigger, WorkloadRef};
+use belay_decide::policy::{DefaultPolicy, Mode, Settings, Trigger};
 use jiff::{SignedDuration, Timestamp};
 
 use super::*;
@@ -120,4 +121,24 @@ fn other_signals_are_judged_at_once_by_what_is_known_of_nodes() {
     assert_eq!(touched(&dirty), ["n/x"]);
     index.judge_by(&Signals::default(), later(40));
     assert_eq!(known(&index, &on_doom()), None);
+}
+
+#[test]
+fn nodes_that_are_going_are_named_for_a_stand_in_alone() {
+    let (index, _) = two();
+    let mut sink = IndexSink(index.clone());
+    sink.apply(tainted("b", "karpenter.sh/disrupted", 0));
+    let mut asked = requests::hold("x", 0, HoldReason::Handover, HoldTrigger::Eviction);
+    asked.spec.workload = WorkloadRef::deployment("x", "u");
+    sink.apply(asked);
+    let going = |mode| {
+        let settings = Settings { mode, ..Settings::default() };
+        let default = DefaultPolicy { settings, ..on_doom() };
+        let ask = |workload: &belay_decide::steer::Replacing<'_>| {
+            workload.going.iter().map(|&node| node.to_owned()).collect()
+        };
+        index.new_pod::<Vec<String>>("n", "x-7", "7", &default, ask)
+    };
+    assert_eq!(going(Mode::Scale), Some(vec!["b".to_owned()]));
+    assert_eq!(going(Mode::Restart), Some(Vec::new()));
 }

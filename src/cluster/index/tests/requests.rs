@@ -24,7 +24,7 @@ fn eviction(name: &str, pod: &str, generation: u8, ours: bool) -> EvictionView {
     }
 }
 
-fn hold(victim: &str, generation: u8, reason: HoldReason, trigger: HoldTrigger) -> HoldView {
+pub(super) fn hold(victim: &str, generation: u8, reason: HoldReason, trigger: HoldTrigger) -> HoldView {
     let victim_uid = uid("pod", victim, generation);
     HoldView {
         namespace: "n".into(),

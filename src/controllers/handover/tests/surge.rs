@@ -13,6 +13,9 @@ const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/shop/deployments/web";
 const HOLD: &str = "/apis/belay.dev/v1alpha1/namespaces/shop/evictionholds/web-a-uidofweb";
 const PODS: &str = "/api/v1/namespaces/shop/pods";
 
+/// Stands among the objects while the Deployment may not be written to.
+const REFUSED: &str = "refused";
+
 /// Objects by their paths.
 #[derive(Clone, Default)]
 struct Stored(Arc<Mutex<BTreeMap<String, Value>>>);
@@ -51,6 +54,9 @@ impl Stored {
         if (method, path) == ("GET", PODS) {
             return Reply::Json(json!({"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "9"},
                 "items": self.pods()}));
+        }
+        if method == "PATCH" && path == DEPLOYMENT && !self.get(REFUSED).is_null() {
+            return Reply::Status(403, "deployments.apps \"web\" is forbidden");
         }
         let stored = self.get(path);
         if method != "PATCH" || stored.is_null() {
@@ -205,6 +211,43 @@ async fn a_victim_is_marked_let_go_and_the_replicas_put_back_each_by_what_was_re
     let quiet = stored.get(DEPLOYMENT);
     assert_eq!((&quiet["spec"]["replicas"], quiet["metadata"]["annotations"].get(SURGE_ANNOTATION)), (&json!(3), None));
     assert_eq!(stored.get(HOLD)["status"]["phase"], "Completed");
+}
+
+#[tokio::test]
+async fn a_surge_that_is_refused_is_said_in_the_hold_and_in_one_event() {
+    let (stage, stored) = drained(|_, _, _| {}).await;
+    stored.put(REFUSED, json!(true));
+    let look = async || {
+        stored.see(&stage.work.shared.index);
+        let before = Clock::wall();
+        let wake = stage.work.look(&key()).await.expect("it is looked at again");
+        (wake.duration_since(before).as_secs_f64().round() as i64, stored.get(HOLD)["status"]["message"].clone())
+    };
+    let (again, message) = look().await;
+    assert_eq!((again, message), (2, json!("a replica is about to be added to Deployment web to stand in for it")));
+    let refused = "no replica can be added to stand in for it, tried again and again: missing right to write Deployment \
+        shop/web: deployments.apps \"web\" is forbidden; grant it in the chart's RBAC";
+    for _ in 0..2 {
+        assert_eq!(look().await, (15, json!(refused)));
+    }
+    let events = async {
+        loop {
+            let asked = stage.api.asked().into_iter().map(|asked| asked.body);
+            let reasons: Vec<_> = asked.filter_map(|body| body["reason"].as_str().map(str::to_owned)).collect();
+            if !reasons.is_empty() {
+                return reasons;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let events = tokio::time::timeout(std::time::Duration::from_secs(30), events).await.expect("it is told");
+    assert_eq!(events.iter().filter(|reason| *reason == "SurgeRefused").count(), 1, "{events:?}");
+
+    stored.remove(REFUSED);
+    settle(&stage, &stored).await;
+    assert_eq!(stored.get(DEPLOYMENT)["spec"]["replicas"], 4);
+    let message = stored.get(HOLD)["status"]["message"].clone();
+    assert!(!message.as_str().unwrap().contains("no replica"), "{message}");
 }
 
 #[tokio::test]

@@ -197,7 +197,7 @@ impl World {
         let holds: Vec<_> = seen.holds.iter().map(|hold| (hold, victim(hold))).collect();
         seen.with(|workload| {
             let (workload, protection) = (Some(workload), protection.as_ref());
-            reconcile(&Input { workload, protection, holds, close, rules: &rules, now: self.now() })
+            reconcile(&Input { workload, protection, holds, close, refused: None, rules: &rules, now: self.now() })
         })
     }
 
@@ -258,7 +258,7 @@ impl World {
                 assert!(is_history || is_forgotten, "deleted while its victim exists");
             }
             Action::CreateHold { spec, .. } => self.create_hold(spec),
-            Action::Surge { governor, object, number, record } => {
+            Action::Surge { governor, object, number, record, .. } => {
                 if !self.governs(governor, &object) {
                     return false;
                 }
@@ -280,7 +280,7 @@ impl World {
                     *self.record() = record;
                 }
             }
-            Action::Scale { deployment, replicas } => {
+            Action::Scale { deployment, replicas, .. } => {
                 let target = &mut self.cluster.deployment;
                 if super::super::object_of(target) != deployment {
                     return false;

@@ -20,6 +20,35 @@ fn the_replicas_are_raised_for_the_first_victim() {
 }
 
 #[test]
+fn a_number_is_written_as_whom_the_policy_names() {
+    let managers = |manager: Option<&str>| {
+        let stage = Stage::asked(&["a"]).with(|stage| {
+            let settings = &mut stage.protection.as_mut().expect("it is protected").settings;
+            settings.field_manager = manager.map(str::to_owned);
+        });
+        let actions = stage.plan().sequences.concat().into_iter();
+        let of_numbers = actions.filter_map(|action| match action {
+            Action::Surge { field_manager, .. } | Action::Scale { field_manager, .. } => Some(field_manager),
+            _ => None,
+        });
+        of_numbers.collect::<Vec<_>>()
+    };
+    assert_eq!(managers(Some("flux-client-side-apply")), [Some("flux-client-side-apply".to_owned())]);
+    assert_eq!(managers(None), [None], "as Belay");
+}
+
+#[test]
+fn a_refused_surge_is_said_in_the_hold() {
+    let stage = Stage::asked(&["a"]).with(|stage| stage.refused = Some("missing right"));
+    let told = stage.plan().sequences.concat().into_iter().find_map(|action| match action {
+        Action::UpdateHold { status, .. } => Some((status.reason, status.message)),
+        _ => None,
+    });
+    let message = "no replica can be added to stand in for it, tried again and again: missing right";
+    assert_eq!(told, Some(("AwaitingSurge".to_owned(), message.to_owned())));
+}
+
+#[test]
 fn a_surge_is_as_large_as_there_are_victims_and_the_policy_allows() {
     let of = |victims: &[&'static str], most| {
         Stage::asked(victims).with(|stage| {
