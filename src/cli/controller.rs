@@ -83,12 +83,7 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
         health: health.clone(),
     };
     let left_out = LeftOut::of(config.rules(&args.namespace), &selects, shared.index.rules());
-    let handover = handover::Loop {
-        shared: shared.clone(),
-        written: Written::default(),
-        left_out,
-        refusals: handover::Refusals::default(),
-    };
+    let handover = handover::Loop::new(shared.clone(), left_out);
     let (written, remembered) = (Written::default(), busy::Remembered::default());
     let busy = busy::Loop { shared: shared.clone(), selects, rule_health: rule_health.clone(), written, remembered };
     let cost_writes = config.deletion_cost.writes_per_second;

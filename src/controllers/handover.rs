@@ -19,7 +19,7 @@ use kube::Api;
 use kube::api::ListParams;
 use tokio_util::sync::CancellationToken;
 
-pub use self::refusals::Refusals;
+use self::refusals::Refusals;
 use super::Shared;
 use super::work::{self, RETRY, Work, Written};
 use crate::cluster::apply::{ApplyError, bounded};
@@ -31,13 +31,13 @@ use crate::cluster::subset::PodSubset;
 /// What the loop works with.
 pub struct Loop {
     /// What it has in common with others.
-    pub shared: Shared,
+    shared: Shared,
     /// What was written and not yet seen again.
-    pub written: Written<WorkloadKey>,
+    written: Written<WorkloadKey>,
     /// Pods whose deletion cost another part of Belay writes.
-    pub left_out: LeftOut,
+    left_out: LeftOut,
     /// Workloads whose number of replicas the API server does not let be changed.
-    pub refusals: Refusals,
+    refusals: Refusals,
 }
 
 /// Where the pods of a workload are found in the API.
@@ -67,6 +67,11 @@ struct Decided {
 }
 
 impl Loop {
+    /// A loop that has looked at nothing yet.
+    pub fn new(shared: Shared, left_out: LeftOut) -> Self {
+        Self { shared, written: Written::default(), left_out, refusals: Refusals::default() }
+    }
+
     /// Runs until `stop`, then ends what it is at.
     pub async fn run(self, stop: CancellationToken) {
         let (leadership, health) = (Arc::clone(&self.shared.leadership), self.shared.health.clone());

@@ -16,28 +16,28 @@ const LONGEST: usize = 500;
 
 /// Why changes were refused, by the workload they were for.
 #[derive(Default)]
-pub struct Refusals(Mutex<HashMap<WorkloadKey, String>>);
+pub(super) struct Refusals(Mutex<HashMap<WorkloadKey, String>>);
 
 impl Refusals {
     /// Why the last change was refused; absent where it was not.
-    pub fn of(&self, key: &WorkloadKey) -> Option<String> {
+    pub(super) fn of(&self, key: &WorkloadKey) -> Option<String> {
         self.0.lock().get(key).cloned()
     }
 
     /// There is nothing to change any more.
-    pub fn forget(&self, key: &WorkloadKey) {
+    pub(super) fn forget(&self, key: &WorkloadKey) {
         self.0.lock().remove(key);
     }
 
     /// These actions were performed.
-    pub fn succeeded(&self, key: &WorkloadKey, sequence: &[Action]) {
+    pub(super) fn succeeded(&self, key: &WorkloadKey, sequence: &[Action]) {
         if sequence.iter().any(|action| matches!(action, Action::Surge { .. })) {
             self.forget(key);
         }
     }
 
     /// One of these actions failed. Says why, where it was the change of a number, and its refusal is news.
-    pub fn failed(&self, key: &WorkloadKey, sequence: &[Action], error: &ApplyError) -> Option<String> {
+    pub(super) fn failed(&self, key: &WorkloadKey, sequence: &[Action], error: &ApplyError) -> Option<String> {
         let (ApplyError::Forbidden { object: refused, .. } | ApplyError::Refused { object: refused, .. }) = error
         else {
             return None;

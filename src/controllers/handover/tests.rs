@@ -80,10 +80,7 @@ async fn stage(answer: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Stag
     let mut sink = IndexSink(index);
     sink.apply(project::deployment(&serde_json::from_value::<DeploymentSubset>(deployment).unwrap()));
     sink.apply(project::replica_set(&serde_json::from_value::<ReplicaSetSubset>(set).unwrap()));
-    Stage {
-        api,
-        work: Loop { shared, written: Written::default(), left_out: LeftOut::default(), refusals: Refusals::default() },
-    }
+    Stage { api, work: Loop::new(shared, LeftOut::default()) }
 }
 
 impl Stage {
