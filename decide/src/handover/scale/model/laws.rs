@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::World;
 use super::belay::Lag;
 use crate::handover::surge::SurgeRecord;
-use crate::hold::{Answer, HoldStatus};
+use crate::hold::{Allowed, Answer, HoldStatus};
 
 /// What was seen so far.
 #[derive(Debug, Default)]
@@ -123,6 +123,9 @@ impl World {
     pub(super) fn watch_answer(&mut self, at: usize, answer: &Answer, lag: Lag) {
         self.laws.reasons.insert(answer.reason().to_owned());
         let victim = &self.cluster.pods[at].view;
+        // To a cache that is behind, a pod that has just got ready serves nobody yet.
+        let serves_nobody = matches!(answer, Answer::Allow(Allowed::UnknownPod | Allowed::Pending | Allowed::NotReady));
+        self.laws.foul |= serves_nobody && victim.ready_since.is_some();
         let Answer::Hold(held) = answer else { return };
         let asked = *self.laws.held.entry(victim.uid.to_string()).or_insert(self.time);
         if lag == [0; 3] {
