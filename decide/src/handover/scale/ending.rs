@@ -54,6 +54,14 @@ pub(super) fn event(
     })
 }
 
+/// The write by which an open hold forgets the surge that it knows of, where it goes on without that.
+pub(super) fn forgetting(workload: &Workload<'_>, hold: &HoldView) -> Option<Action> {
+    let restarted = workload.deployment.record_of(&hold.spec.victim_uid).is_some();
+    let knows = !hold.status.phase.is_released() && hold.status.restarted_at.is_some() && !restarted;
+    let status = HoldStatus { restarted_at: None, ..hold.status.clone() };
+    knows.then(|| Action::UpdateHold { hold: hold.object(), status })
+}
+
 /// Puts back what is left of a surge where none is to be: the protection was taken away, or is by restart now. Says
 /// whether that comes before anything else.
 pub(in crate::handover) fn withdraw(
@@ -68,16 +76,9 @@ pub(in crate::handover) fn withdraw(
         return false;
     }
     // The surge is no restart: a hold that went on knowing of one would wait for it in vain.
-    let forget = |hold: &&HoldView| {
-        let restarted = workload.deployment.record_of(&hold.spec.victim_uid).is_some();
-        !hold.status.phase.is_released() && hold.status.restarted_at.is_some() && !restarted
-    };
     let by_restart = input.protection.is_some_and(|protection| protection.settings.mode == Mode::Restart);
-    let forgetting = holds.iter().map(|(hold, _)| *hold).filter(|_| by_restart).filter(forget).map(|hold| {
-        let status = HoldStatus { restarted_at: None, ..hold.status.clone() };
-        Action::UpdateHold { hold: hold.object(), status }
-    });
-    let mut steps: Vec<Action> = forgetting.collect();
+    let holds = holds.iter().map(|(hold, _)| *hold).filter(|_| by_restart);
+    let mut steps: Vec<Action> = holds.filter_map(|hold| forgetting(workload, hold)).collect();
     let first = !steps.is_empty();
     for lever in &levers {
         steps.extend(put_back(workload, lever, "the workload is no longer handed over by Scale"));

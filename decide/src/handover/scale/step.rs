@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use super::capacity::{Capacity, at_rest};
-use super::ending::{event, put_back};
+use super::ending::{event, forgetting, put_back};
 use super::holds::{self, Open, Victims};
 use super::lever::Lever;
 use super::{marks, object_of};
@@ -70,13 +70,13 @@ pub(in crate::handover) fn reconcile<'a>(
 }
 
 impl Step<'_> {
-    /// What raised another number than the one that counts is taken back before anything else is done.
+    /// What raised another number than the one that counts is taken back before anything else is done. The holds forget
+    /// it first: they go on with a surge of what governs the replicas now.
     fn gather(&self) -> Vec<Action> {
+        let forgetting = self.victims.open.iter().filter_map(|open| forgetting(self.workload, open.hold));
         let astray = Lever::astray(self.workload);
-        astray
-            .iter()
-            .flat_map(|lever| put_back(self.workload, lever, "it does not govern the replicas any more"))
-            .collect()
+        let why = "it does not govern the replicas any more";
+        forgetting.chain(astray.iter().flat_map(|lever| put_back(self.workload, lever, why))).collect()
     }
 
     /// Nothing is raised.

@@ -136,7 +136,21 @@ fn a_minimum_that_somebody_set_back_is_raised_from_the_replicas_without_the_stan
 
 #[test]
 fn a_surge_on_what_does_not_govern_any_more_is_put_back_first() {
-    let came = Stage::surged(&["a"], 1).with(|stage| stage.autoscaler = Some(autoscaler(Some(1), 9)));
+    let came = Stage::surged(&["a"], 1).rest().with(|stage| stage.autoscaler = Some(autoscaler(Some(1), 9)));
+    let first: Expected<'_> =
+        &[&["a-auid: Active ReplacementNotCreated", "Deployment: 3, no record", "event: SurgeEnded"]];
+    let then = came.clone().with(|stage| {
+        let plan = stage.plan_closely().sequences.concat();
+        let Some(crate::action::Action::UpdateHold { status, .. }) = plan.first() else { panic!("{plan:?}") };
+        stage.holds[0].status = status.clone();
+        stage.deployment.surge = None;
+        stage.scaled(3);
+        stage.values.clear();
+        stage.find("a").expect("it stands").mark = Mark::Free;
+    });
+    let begun: Expected<'_> =
+        &[&["a-auid: Active AwaitingSurge", "HorizontalPodAutoscaler: 4, record", "event: HandoverStarted"]];
+    check(vec![("it comes in mid-surge", came.clone(), first), ("and is raised for the same victim", then, begun)]);
     let pointed = surged(Some(1), 4).with(|stage| {
         let scaler = stage.autoscaler.as_mut().expect("there is one");
         scaler.surge.as_mut().expect("there is a surge").workload = "another".into();
