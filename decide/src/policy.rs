@@ -243,7 +243,7 @@ pub fn supported(
         return Err(Unsupported::ZeroReplicas);
     }
     match mode {
-        Mode::Restart => supports_restart(deployment),
+        Mode::Restart => supports_restart(deployment, autoscaler),
         Mode::Scale => supports_scale(deployment, autoscaler),
     }
 }
@@ -265,14 +265,21 @@ fn supports_scale(deployment: &DeploymentView, autoscaler: Option<&AutoscalerVie
     Ok(())
 }
 
-fn supports_restart(deployment: &DeploymentView) -> Result<(), Unsupported> {
-    if deployment.replicas > 1 {
-        return Err(Unsupported::MoreThanOneReplica(deployment.replicas));
+fn supports_restart(deployment: &DeploymentView, autoscaler: Option<&AutoscalerView>) -> Result<(), Unsupported> {
+    // A policy that was switched in mid-surge finds replicas that are about to be put back, and are nobody's wish.
+    let surges = [deployment.surge.as_ref(), autoscaler.and_then(|autoscaler| autoscaler.surge.as_ref())];
+    let ours = surges
+        .into_iter()
+        .flatten()
+        .find(|surge| surge.surge > 0 && surge.workload == deployment.uid && surge.raised() == deployment.replicas);
+    let replicas = ours.map_or(deployment.replicas, |surge| surge.base);
+    if replicas > 1 {
+        return Err(Unsupported::MoreThanOneReplica(replicas));
     }
     if deployment.paused {
         return Err(Unsupported::Paused);
     }
-    if deployment.strategy.max_missing(deployment.replicas).is_some_and(|missing| missing > 0) {
+    if deployment.strategy.max_missing(replicas).is_some_and(|missing| missing > 0) {
         return Err(Unsupported::LossyStrategy);
     }
     Ok(())
@@ -391,6 +398,36 @@ mod tests {
         ];
         for (name, replicas, autoscaler, expected) in table {
             assert_eq!(supported(&target(replicas), Mode::Scale, Some(&autoscaler)), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn replicas_of_a_surge_are_not_held_against_a_restart() {
+        let strategy =
+            Strategy::RollingUpdate { max_surge: IntOrPercent::Int(1), max_unavailable: IntOrPercent::Int(0) };
+        let surge = |base, surge| SurgeRecord {
+            workload: "web-uid".into(),
+            original: Some(base),
+            base,
+            floor: 1,
+            surge,
+            awaited: Vec::new(),
+            released: Vec::new(),
+            since: START,
+            renewed: false,
+        };
+        let others = SurgeRecord { workload: "other".into(), ..surge(1, 1) };
+        let table = [
+            ("raised from one", 2, Some(surge(1, 1)), Ok(())),
+            ("raised from two", 3, Some(surge(2, 1)), Err(Unsupported::MoreThanOneReplica(2))),
+            ("changed by somebody", 3, Some(surge(1, 1)), Err(Unsupported::MoreThanOneReplica(3))),
+            ("put back already", 2, Some(surge(1, 0)), Err(Unsupported::MoreThanOneReplica(2))),
+            ("another workload's", 2, Some(others), Err(Unsupported::MoreThanOneReplica(2))),
+            ("none", 2, None, Err(Unsupported::MoreThanOneReplica(2))),
+        ];
+        for (name, replicas, surge, expected) in table {
+            let target = DeploymentView { surge, replicas, strategy, ..deployment("shop", "web") };
+            assert_eq!(supported(&target, Mode::Restart, None), expected, "{name}");
         }
     }
 

@@ -55,8 +55,16 @@ impl SurgeRecord {
 }
 
 /// Reads the annotation. One that somebody damaged reads as none: the number then stays as it is, and is the user's.
+///
+/// So does one with numbers that Belay never writes: obeyed, they would be refused by the API server for ever, or put
+/// "back" what never was.
 pub fn parse(annotation: Option<&str>) -> Option<SurgeRecord> {
-    annotation.and_then(|text| serde_json::from_str(text).ok())
+    let record: SurgeRecord = serde_json::from_str(annotation?).ok()?;
+    let is_ours = record.base >= 1
+        && (1..=record.base).contains(&record.floor)
+        && record.surge >= 0
+        && record.original.is_none_or(|original| (0..=record.base).contains(&original));
+    is_ours.then_some(record)
 }
 
 /// Writes the annotation.
@@ -84,8 +92,21 @@ mod tests {
         };
         assert_eq!(parse(Some(&render(&record))), Some(record.clone()));
         assert_eq!((record.raised(), record.number()), (4, Some(4)));
-        assert_eq!(SurgeRecord { surge: 0, ..record }.number(), None);
+        assert_eq!(SurgeRecord { surge: 0, ..record.clone() }.number(), None);
         assert_eq!(parse(Some("{not json")), None);
         assert_eq!(parse(None), None);
+        let wrong: [fn(&mut SurgeRecord); 6] = [
+            |record| record.original = Some(-9),
+            |record| record.original = Some(50_000),
+            |record| record.base = -1,
+            |record| record.floor = 0,
+            |record| record.floor = 4,
+            |record| record.surge = -1,
+        ];
+        for (number, bend) in wrong.into_iter().enumerate() {
+            let mut record = record.clone();
+            bend(&mut record);
+            assert_eq!(parse(Some(&render(&record))), None, "{number}");
+        }
     }
 }
