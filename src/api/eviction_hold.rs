@@ -134,6 +134,9 @@ pub struct EvictionHoldStatus {
     /// When its eviction was last asked for, as far as that is after requestedAt; noted once a minute at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_requested_at: Option<Time>,
+    /// An earlier deadline than spec.deadline, where the node was seen to go at a time of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Time>,
     /// When the victim was released.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released_at: Option<Time>,

@@ -629,6 +629,7 @@ fn hold_status(status: &HoldStatus) -> serde_json::Value {
         }),
         "fromRevision": status.from_revision,
         "restartedAt": time(status.restarted_at),
+        "deadline": time(status.deadline),
         "releasedAt": time(status.released_at),
         "completedAt": time(status.completed_at),
         "conditions": Vec::from_iter(released),

@@ -246,7 +246,8 @@ pub fn hold(hold: &api::EvictionHold) -> HoldView {
                 api::HoldTrigger::EvictionRequest => HoldTrigger::EvictionRequest,
             },
             requested_at: spec.requested_at.0,
-            deadline: spec.deadline.0,
+            // The earlier counts for everybody who asks.
+            deadline: status.deadline.as_ref().map_or(spec.deadline.0, |earlier| earlier.0.min(spec.deadline.0)),
         },
         status: HoldStatus {
             phase: match status.phase {
@@ -271,6 +272,7 @@ pub fn hold(hold: &api::EvictionHold) -> HoldView {
             from_revision: status.from_revision.and_then(|revision| u64::try_from(revision).ok()),
             restarted_at: status.restarted_at.map(|time| time.0),
             last_requested_at: status.last_requested_at.map(|time| time.0),
+            deadline: status.deadline.map(|time| time.0),
             released_at: status.released_at.map(|time| time.0),
             completed_at: status.completed_at.map(|time| time.0),
         },

@@ -25,11 +25,32 @@ pub(super) fn in_time<'a>(input: &Input<'a>) -> Vec<(Cow<'a, HoldView>, Option<&
         Some(until) if until < hold.spec.deadline => {
             let mut hold = hold.clone();
             hold.spec.deadline = until;
+            hold.status.deadline = Some(until);
             Cow::Owned(hold)
         }
         _ => Cow::Borrowed(hold),
     };
     input.holds.iter().map(|(hold, victim)| (shortened(hold), *victim)).collect()
+}
+
+/// Has deadlines written down that were shortened just now, where nothing else is written to their holds. In every write
+/// of a hold's status they stand as well.
+pub(super) fn note_deadlines(input: &Input<'_>, before: &Input<'_>, plan: &mut Plan) {
+    let is_news = |hold: &HoldView| {
+        let known = before.holds.iter().find(|(one, _)| one.uid == hold.uid);
+        !hold.status.phase.is_released() && known.is_some_and(|(one, _)| one.status.deadline != hold.status.deadline)
+    };
+    let written = |plan: &Plan, hold: &HoldView| {
+        plan.sequences.iter().flatten().any(|action| match action {
+            Action::UpdateHold { hold: one, .. } | Action::DeleteHold { hold: one } => one.uid == hold.uid,
+            _ => false,
+        })
+    };
+    for (hold, _) in input.holds.iter().filter(|(hold, _)| is_news(hold)) {
+        if !written(plan, hold) {
+            plan.add(vec![Action::UpdateHold { hold: hold.object(), status: hold.status.clone() }]);
+        }
+    }
 }
 
 /// Adds what begins by itself, and when to look again. Breaks where holds are to be taken away instead: what is left of

@@ -97,6 +97,7 @@ pub fn reconcile(input: &Input<'_>) -> Plan {
     let mut plan = Plan::default();
     let in_time = doomed::in_time(input);
     let holds = in_time.iter().map(|(hold, victim)| (&**hold, *victim)).collect();
+    let before = input;
     let input = &Input { holds, ..input.clone() };
     if doomed::ahead(input, &mut plan).is_break() {
         return plan;
@@ -111,6 +112,7 @@ pub fn reconcile(input: &Input<'_>) -> Plan {
         _ if scale::withdraw(input, &holds, &mut plan) => {}
         _ => restart_for(input, holds, &mut plan),
     }
+    doomed::note_deadlines(input, before, &mut plan);
     if let Some(manager) = input.protection.and_then(|protection| protection.settings.field_manager.as_ref()) {
         plan.sequences.iter_mut().flatten().for_each(|action| number_as(action, manager));
     }

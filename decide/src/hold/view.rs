@@ -122,6 +122,9 @@ pub struct HoldStatus {
     pub restarted_at: Option<Timestamp>,
     /// When its eviction was last asked for; absent where only `requestedAt` is known. The webhook writes it, seldom.
     pub last_requested_at: Option<Timestamp>,
+    /// An earlier deadline than the one that it was recorded with, where its node goes at a time of its own. Since when the
+    /// node is seen to do so is known to one process alone; this outlives it.
+    pub deadline: Option<Timestamp>,
     /// When the victim was released.
     pub released_at: Option<Timestamp>,
     /// When the victim was gone and the workload whole again.

@@ -320,3 +320,31 @@ proptest! {
         prop_assert!(restarts <= 1, "{restarts} restarts");
     }
 }
+
+#[test]
+fn a_deadline_that_a_notice_shortens_is_written_down_and_outlives_who_saw_the_notice() {
+    let deadlines = |case: &Case| {
+        let updates = case.plan().sequences.concat().into_iter().filter_map(|action| match action {
+            Action::UpdateHold { status, .. } => Some(status.deadline),
+            _ => None,
+        });
+        updates.collect::<Vec<_>>()
+    };
+    let noticed = |scene: Scene, since| {
+        let node = Doomed { notice: Some(SignedDuration::from_secs(90)), ..doomed(since) };
+        Case { scene, node: Some(node), rules: HandoverRules::default() }
+    };
+    assert_eq!(deadlines(&noticed(Scene::asked(), START)), [Some(after(90))], "in the write that takes the hold up");
+    let mut waiting = Scene::restarted();
+    let told = Case { node: None, ..noticed(waiting.clone(), START) }.plan().sequences.concat();
+    if let Some(Action::UpdateHold { status, .. }) = told.first() {
+        waiting.holds[0].status = status.clone();
+    }
+    assert_eq!(deadlines(&Case { node: None, ..noticed(waiting.clone(), START) }), [], "there is no news");
+    assert_eq!(deadlines(&noticed(waiting.clone(), START)), [Some(after(90))], "in a write of its own");
+    // As it is projected from then on. Whoever leads next sees the notice later.
+    waiting.holds[0].status.deadline = Some(after(90));
+    waiting.holds[0].spec.deadline = after(90);
+    let next = noticed(waiting, after(60));
+    assert_eq!((deadlines(&next), next.plan().wake_at), (vec![], Some(after(90))), "no later than was written");
+}
