@@ -8,7 +8,7 @@ use belay_e2e::world::{Namespace, PodInfo, Workload};
 use crate::scene::{Scene, only_node, web};
 use crate::stage::{STABILITY, handover};
 use crate::support::{SOON, hold_in_phase, hold_of, holds, policy, protected, restarts};
-use crate::surge::{PATIENCE, up_and_back, written_by_belay};
+use crate::surge::{up_and_back, written_by_belay};
 
 /// Cluster Autoscaler's taint of a node that it may take later, and does not schedule to if it need not.
 const SOFT: &str = "DeletionCandidateOfClusterAutoscaler";
