@@ -6,9 +6,9 @@ use anyhow::ensure;
 use belay_e2e::keda::Keda;
 use belay_e2e::world::{Namespace, Workload};
 
-use crate::scene::{Scene, only_node, web};
+use crate::scene::{Scene, handed_over, only_node, web};
 use crate::stage::handover;
-use crate::support::{SOON, condition, evict, evict_until_it_passes, hold_in_phase, holds, policy, protected};
+use crate::support::{SOON, condition, evict, evict_until_it_passes, holds, policy, protected};
 use crate::surge::{self, PATIENCE, written_by_belay};
 
 /// A HorizontalPodAutoscaler of the Deployment `web`. Nobody serves metrics here, so it keeps the bounds and nothing
@@ -48,8 +48,7 @@ async fn is_handed_over(scene: Scene<'_>, governor: &str, field: &str, minimum: 
     let now = scene.at_rest().await?;
     scene.ensure_moved(&now, &[&node])?;
     for victim in &scene.pods {
-        let hold = hold_in_phase(ns, victim, "Completed").await?;
-        ensure!(hold["status"]["outcome"] == "HandedOver", "{hold}");
+        handed_over(ns, victim).await?;
     }
     let written = written_by_belay(ns, governor, field)?;
     ensure!(written == [4, minimum], "{field}: {written:?}");
@@ -145,10 +144,7 @@ fn a_surge_goes_no_further_than_the_autoscalers_maximum() {
         for pod in &scene.pods {
             ensure!(evict(ns, &pod.name).await?.is_some(), "{} was not held", pod.name);
         }
-        let exit = ns.drain(&node, &["--timeout=120s"]).await?.exit(PATIENCE).await?;
-        ensure!(exit.success(), "{exit}");
-        let now = scene.at_rest().await?;
-        scene.ensure_moved(&now, &[&node])?;
+        scene.drained(&node, "--timeout=120s").await?;
         let written = written_by_belay(ns, "horizontalpodautoscalers", "minReplicas")?;
         ensure!(written == [4, 3], "{written:?}");
         scene.ensure_served().await

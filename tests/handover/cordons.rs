@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::ensure;
 use belay_e2e::world::Namespace;
 
-use crate::scene::{Scene, only_node, web};
+use crate::scene::{Scene, handed_over, only_node, web};
 use crate::stage::handover;
-use crate::support::{SOON, hold_in_phase, hold_of};
+use crate::support::{SOON, hold_of};
 use crate::surge::{PATIENCE, up_and_back, written_by_belay};
 
 #[test]
@@ -41,8 +41,7 @@ fn an_uncordon_in_mid_surge_does_not_end_it() {
         let exit = ns.drain(&node, &["--timeout=120s"]).await?.exit(PATIENCE).await?;
         ensure!(exit.success(), "{exit}");
         for victim in &scene.pods {
-            let hold = hold_in_phase(ns, victim, "Completed").await?;
-            ensure!(hold["status"]["outcome"] == "HandedOver", "{hold}");
+            handed_over(ns, victim).await?;
         }
         let now = scene.at_rest().await?;
         scene.ensure_moved(&now, &[&node])?;

@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use belay_e2e::world::{Namespace, PodInfo, Workload};
 
-use crate::scene::{Scene, only_node, web};
+use crate::scene::{Scene, handed_over, only_node, web};
 use crate::stage::{STABILITY, handover};
-use crate::support::{SOON, hold_in_phase, hold_of, holds, policy, protected, restarts};
+use crate::support::{SOON, hold_of, holds, policy, protected, restarts};
 use crate::surge::{up_and_back, written_by_belay};
 
 /// Cluster Autoscaler's taint of a node that it may take later, and does not schedule to if it need not.
@@ -34,8 +34,7 @@ async fn restarted(ns: &Namespace) -> anyhow::Result<(Workload, PodInfo)> {
 
 /// Waits until the pod has moved off its node by one restart that nobody asked for.
 async fn moved(ns: &Namespace, web: &Workload, victim: &PodInfo) -> anyhow::Result<()> {
-    let hold = hold_in_phase(ns, victim, "Completed").await?;
-    ensure!(hold["status"]["outcome"] == "HandedOver", "{hold}");
+    let hold = handed_over(ns, victim).await?;
     ensure!(hold["spec"]["trigger"] == "Doom", "{}", hold["spec"]);
     ensure!(hold["spec"]["evictor"].as_str().unwrap_or_default().is_empty(), "nobody asked: {}", hold["spec"]);
     let now = web.only_pod().await?;

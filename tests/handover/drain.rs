@@ -6,9 +6,9 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use belay_e2e::world::Namespace;
 
-use crate::scene::{Scene, only_node, spread, web};
+use crate::scene::{Scene, handed_over, only_node, spread, web};
 use crate::stage::handover;
-use crate::support::{SOON, asked_to_go, events, hold_in_phase, holds, ready_since};
+use crate::support::{SOON, asked_to_go, events, holds, ready_since};
 use crate::surge::{PATIENCE, up_and_back, written_by_belay};
 
 const SCALE: &str = "handover: Scale";
@@ -28,8 +28,7 @@ fn one_of_three_pods_is_replaced_before_it_goes_and_the_scale_back_takes_it() {
         let exit = drain.exit(PATIENCE).await?;
         ensure!(exit.success(), "{exit}");
 
-        let hold = hold_in_phase(ns, &victim, "Completed").await?;
-        ensure!(hold["status"]["outcome"] == "HandedOver", "{hold}");
+        handed_over(ns, &victim).await?;
         let now = scene.at_rest().await?;
         scene.ensure_moved(&now, &[&node])?;
         let most = scene.availability.most_staying();
@@ -52,13 +51,9 @@ fn three_pods_of_one_node_go_one_after_the_other_and_need_one_more_pod() {
         let scene = Scene::set(web(ns, 3).ready_after(Duration::from_secs(2)), SCALE).await?;
         let node = only_node(&scene.pods)?;
         ns.nodes(2).await?;
-        let exit = ns.drain(&node, &["--timeout=180s"]).await?.exit(PATIENCE).await?;
-        ensure!(exit.success(), "{exit}");
-        let now = scene.at_rest().await?;
-        scene.ensure_moved(&now, &[&node])?;
+        scene.drained(&node, "--timeout=180s").await?;
         for victim in &scene.pods {
-            let hold = hold_in_phase(ns, victim, "Completed").await?;
-            ensure!(hold["status"]["outcome"] == "HandedOver", "{hold}");
+            handed_over(ns, victim).await?;
         }
         let most = scene.availability.most_staying();
         ensure!(most == 4, "there were up to {most} pods");
@@ -97,10 +92,7 @@ fn surge_replicas_let_as_many_pods_go_at_a_time() {
         let scene = Scene::set(web(ns, 3).ready_after(Duration::from_secs(2)), spec).await?;
         let node = only_node(&scene.pods)?;
         ns.nodes(2).await?;
-        let exit = ns.drain(&node, &["--timeout=180s"]).await?.exit(PATIENCE).await?;
-        ensure!(exit.success(), "{exit}");
-        let now = scene.at_rest().await?;
-        scene.ensure_moved(&now, &[&node])?;
+        scene.drained(&node, "--timeout=180s").await?;
         let most = scene.availability.most_staying();
         ensure!(most == 5, "there were up to {most} pods");
         let written = written_by_belay(ns, "deployments", "replicas")?;
@@ -121,10 +113,7 @@ fn a_single_pod_is_handed_over_by_a_second_one() {
         let scene = Scene::set(web(ns, 1).ready_after(Duration::from_secs(3)), SCALE).await?;
         let node = only_node(&scene.pods)?;
         ns.nodes(1).await?;
-        let exit = ns.drain(&node, &["--timeout=120s"]).await?.exit(PATIENCE).await?;
-        ensure!(exit.success(), "{exit}");
-        let now = scene.at_rest().await?;
-        scene.ensure_moved(&now, &[&node])?;
+        let now = scene.drained(&node, "--timeout=120s").await?;
         ensure!(now[0].hash == scene.pods[0].hash, "the template has changed");
         let written = written_by_belay(ns, "deployments", "replicas")?;
         ensure!(written == up_and_back(1), "{written:?}");
@@ -144,10 +133,7 @@ fn a_budget_that_allows_no_eviction_allows_one_where_a_stand_in_serves() {
         .await?;
         let node = only_node(&scene.pods)?;
         ns.nodes(2).await?;
-        let exit = ns.drain(&node, &["--timeout=180s"]).await?.exit(PATIENCE).await?;
-        ensure!(exit.success(), "{exit}");
-        let now = scene.at_rest().await?;
-        scene.ensure_moved(&now, &[&node])?;
+        scene.drained(&node, "--timeout=180s").await?;
         let written = written_by_belay(ns, "deployments", "replicas")?;
         ensure!(written == up_and_back(3), "{written:?}");
         scene.ensure_served().await

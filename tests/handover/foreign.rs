@@ -7,9 +7,9 @@ use belay_e2e::tools::Running;
 use belay_e2e::world::{Namespace, PodInfo};
 use serde_json::{Value, json};
 
-use crate::scene::{Scene, spread, web};
+use crate::scene::{Scene, handed_over, spread, web};
 use crate::stage::handover;
-use crate::support::{SOON, events, hold_in_phase, hold_of};
+use crate::support::{SOON, events, hold_of};
 use crate::surge::{self, PATIENCE, written_by_belay};
 
 /// How long a stand-in takes: long enough for somebody to come in between.
@@ -64,8 +64,7 @@ fn an_apply_that_resets_the_replicas_is_answered_once() {
         surging.renewed(4).await?;
         let exit = surging.drain.exit(PATIENCE).await?;
         ensure!(exit.success(), "{exit}");
-        let hold = hold_in_phase(ns, &surging.victim, "Completed").await?;
-        ensure!(hold["status"]["outcome"] == "HandedOver", "{hold}");
+        handed_over(ns, &surging.victim).await?;
         let now = surging.scene.at_rest().await?;
         surging.scene.ensure_moved(&now, &[&surging.victim.node])?;
         let written = written_by_belay(ns, "deployments", "replicas")?;
@@ -110,8 +109,7 @@ fn a_surge_goes_on_from_the_number_that_a_user_sets_meanwhile() {
         surging.renewed(6).await?;
         let exit = surging.drain.exit(PATIENCE).await?;
         ensure!(exit.success(), "{exit}");
-        let hold = hold_in_phase(ns, &surging.victim, "Completed").await?;
-        ensure!(hold["status"]["outcome"] == "HandedOver", "{hold}");
+        handed_over(ns, &surging.victim).await?;
         ns.eventually("the user's five replicas are there", PATIENCE, async || {
             surge::none(ns, "deployment", "web").await?;
             let deployment = surging.scene.web.complete().await?;

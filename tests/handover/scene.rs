@@ -8,7 +8,7 @@ use belay_e2e::load::Load;
 use belay_e2e::world::{Namespace, PodInfo, Web, Workload};
 use serde_json::{Value, json};
 
-use crate::support::{SOON, policy, protected};
+use crate::support::{SOON, hold_in_phase, policy, protected};
 use crate::surge::{self, PATIENCE};
 
 /// Seconds that pods serve on after they were asked to go, while endpoints catch up on a machine that is busy.
@@ -98,6 +98,15 @@ impl<'a> Scene<'a> {
             .await
     }
 
+    /// Has kubectl drain a node, with this option for how long; answers the pods once all is at rest and they have moved.
+    pub(crate) async fn drained(&self, node: &str, timeout: &str) -> anyhow::Result<Vec<PodInfo>> {
+        let exit = self.ns.drain(node, &[timeout]).await?.exit(PATIENCE).await?;
+        ensure!(exit.success(), "{exit}");
+        let now = self.at_rest().await?;
+        self.ensure_moved(&now, &[node])?;
+        Ok(now)
+    }
+
     /// The drained nodes are empty of pods; every pod of the beginning that was elsewhere is still there, and the others
     /// are as many as had to go.
     pub(crate) fn ensure_moved(&self, now: &[PodInfo], drained: &[&str]) -> anyhow::Result<()> {
@@ -127,4 +136,11 @@ pub(crate) fn only_node(pods: &[PodInfo]) -> anyhow::Result<String> {
     let node = nodes.first().context("no pods")?;
     ensure!(nodes.len() == 1, "they are on {nodes:?}");
     Ok((*node).to_owned())
+}
+
+/// The eviction of this pod was held until its handover was complete; answers the hold.
+pub(crate) async fn handed_over(ns: &Namespace, victim: &PodInfo) -> anyhow::Result<Value> {
+    let hold = hold_in_phase(ns, victim, "Completed").await?;
+    ensure!(hold["status"]["outcome"] == "HandedOver", "{hold}");
+    Ok(hold)
 }
