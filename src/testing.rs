@@ -5,6 +5,8 @@ mod api_server;
 use std::sync::Arc;
 
 use belay_decide::busy::Rule;
+use belay_decide::handover::surge::SurgeRecord;
+use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use api_server::{ApiServer, Asked, Kind, Reply};
@@ -35,6 +37,21 @@ pub(crate) fn config_of_rules(list: &str) -> Config {
 /// These busy rules, compiled, with what each selects.
 pub(crate) fn rules(list: &str) -> (Vec<Rule>, Vec<Selects>) {
     config_of_rules(list).busy_hints.compile().expect("what is parsed compiles")
+}
+
+/// A surge of the Deployment of UID `d` by one replica, from three; the number that was raised was this one.
+pub(crate) fn surge(original: Option<i32>) -> SurgeRecord {
+    SurgeRecord {
+        workload: "d".into(),
+        original,
+        base: 3,
+        floor: 3,
+        surge: 1,
+        awaited: Vec::new(),
+        released: Vec::new(),
+        since: Timestamp::UNIX_EPOCH,
+        renewed: false,
+    }
 }
 
 /// An applier that leads and is held up by no rate, and what it counts.

@@ -23,13 +23,13 @@ use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams, Patch};
 use kube::core::Selector;
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
 use super::LogArgs;
-use crate::cluster::apply::{ApplyError, FIELD_MANAGER, bounded, object_ref, patch_pod};
+use crate::cluster::apply::{ApplyError, as_belay, bounded, object_ref, patch_pod};
 use crate::cluster::client;
 use crate::rate::TokenBucket;
 
@@ -191,7 +191,7 @@ async fn stop_controller(client: &Client, namespace: &str, name: &str) -> anyhow
     let object = || format!("Deployment {namespace}/{name}");
     let Some(deployment) = bounded(object(), api.get_opt(name)).await? else { return Ok(()) };
     let zero = Patch::Merge(json!({ "spec": { "replicas": 0 } }));
-    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    let params = as_belay();
     match bounded(object(), api.patch_scale(name, &params, &zero)).await {
         Ok(_) => {}
         Err(ApplyError::Gone { .. }) => return Ok(()),

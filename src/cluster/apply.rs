@@ -4,6 +4,8 @@
 //! preconditions that it carries (UID and resourceVersion), and counts what came of it. A sequence is abandoned
 //! at its first write that fails: the next look at the cluster decides anew, from what is there then.
 
+pub mod holds;
+mod surges;
 #[cfg(test)]
 mod tests;
 
@@ -13,18 +15,16 @@ use std::time::Duration;
 
 use belay_decide::action::{Action, Event, ObjectRef, Reference};
 use belay_decide::busy::GroupKind;
-use belay_decide::handover::{record, surge};
-use belay_decide::hold::{HoldSpec, HoldStatus, Outcome, Phase};
+use belay_decide::handover::record;
+use belay_decide::hold::hold_name;
 use belay_decide::lifecycle::{self, Report};
 use belay_decide::ownership::Key;
 use belay_decide::view::Governor;
-use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use k8s_openapi::api::lifecycle::v1alpha1::Eviction;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
 use kube::runtime::events::{Event as KubeEvent, EventType, Recorder, Reporter};
 use kube::{Api, Client};
 use serde_json::json;
@@ -33,10 +33,11 @@ use tokio::sync::mpsc;
 
 use super::lease::Leadership;
 use super::owners::{Resources, Served};
-use crate::api;
 use crate::metrics::Metrics;
 use crate::rate::TokenBucket;
 use crate::tasks::Tasks;
+pub use surges::{governor_kind, governor_name, number_field, scaled_object, write_surge};
+use surges::{record_patch, surge_patch};
 
 /// Field manager of everything that Belay writes, where a policy names no other.
 pub const FIELD_MANAGER: &str = "belay";
@@ -219,13 +220,16 @@ impl Applier {
     async fn one(&self, action: &Action) -> Result<Option<Superseded>, ApplyError> {
         match action {
             Action::UpdateHold { hold, status } => {
-                self.write("EvictionHoldStatus", of_hold(hold), self.update_hold(hold, status)).await
+                let write = holds::update(&self.client, hold, status);
+                let written = self.write("EvictionHoldStatus", of_hold(hold), write).await?;
+                Ok(Superseded::by(hold, &written))
             }
             Action::NoteRequest { hold, at } => {
-                self.write("EvictionHoldStatus", of_hold(hold), self.note_request(hold, *at)).await.map(|()| None)
+                let write = holds::note_request(&self.client, &hold.namespace, &hold.name, &hold.uid, *at);
+                self.write("EvictionHoldStatus", of_hold(hold), write).await.map(|()| None)
             }
             Action::DeleteHold { hold } => {
-                self.write("EvictionHold", of_hold(hold), self.delete_hold(hold)).await.map(|()| None)
+                self.write("EvictionHold", of_hold(hold), holds::delete(&self.client, hold)).await.map(|()| None)
             }
             Action::PatchTemplate { deployment, slot, records, field_manager } => {
                 let object = format!("Deployment {}/{}", deployment.namespace, deployment.name);
@@ -233,7 +237,11 @@ impl Applier {
                 let patch = template_patch(deployment, slot.as_deref(), records);
                 self.write("Deployment", object, self.patch_template(deployment, manager, patch)).await
             }
-            Action::CreateHold { namespace, spec } => self.create_hold(namespace, spec).await.map(|()| None),
+            Action::CreateHold { namespace, spec } => {
+                let object = holds::name_of(namespace, &hold_name(spec.reason, &spec.victim_name, &spec.victim_uid));
+                let write = holds::create(&self.client, namespace, spec);
+                self.write("EvictionHold", object, write).await.map(|_| None)
+            }
             Action::Surge { governor, object, number, record, field_manager } => {
                 let patch = surge_patch(*governor, object, *number, record.as_ref());
                 self.surge(*governor, object, &patch, field_manager.as_deref()).await
@@ -286,7 +294,7 @@ impl Applier {
         patch: serde_json::Value,
     ) -> kube::Result<Option<Superseded>> {
         let api: Api<Deployment> = Api::namespaced(self.client.clone(), &deployment.namespace);
-        let params = PatchParams { field_manager: Some(manager.to_owned()), ..PatchParams::default() };
+        let params = written_as(manager);
         let written = api.patch_metadata(&deployment.name, &params, &Patch::Merge(patch)).await?;
         Ok(Superseded::by(deployment, &written.metadata))
     }
@@ -318,20 +326,6 @@ impl Applier {
         }
     }
 
-    /// A hold that is there already says the same.
-    async fn create_hold(&self, namespace: &str, spec: &HoldSpec) -> Result<(), ApplyError> {
-        let api: Api<api::EvictionHold> = Api::namespaced(self.client.clone(), namespace);
-        let hold = api::EvictionHold::of(spec);
-        let object = format!("EvictionHold {namespace}/{}", hold.metadata.name.as_deref().unwrap_or_default());
-        let write = async {
-            match api.create(&PostParams::default(), &hold).await {
-                Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
-                result => result.map(drop),
-            }
-        };
-        self.write("EvictionHold", object, write).await
-    }
-
     async fn surge(
         &self,
         governor: Governor,
@@ -345,57 +339,44 @@ impl Applier {
             return Err(ApplyError::Refused { object: what, message });
         };
         let api = kind.api(&self.client, &object.namespace);
-        let written = self.write(governor.kind(), what, patch_governor(&api, object, patch, manager)).await?;
+        let written = self.write(governor.kind(), what, surges::patch(&api, object, patch, manager)).await?;
         Ok(Superseded::by(object, &written))
-    }
-
-    async fn update_hold(&self, hold: &ObjectRef, status: &HoldStatus) -> kube::Result<Option<Superseded>> {
-        let patch = json!({
-            "apiVersion": "belay.dev/v1alpha1",
-            "kind": "EvictionHold",
-            "metadata": { "uid": hold.uid, "resourceVersion": hold.resource_version },
-            "status": hold_status(status),
-        });
-        let api: Api<api::EvictionHold> = Api::namespaced(self.client.clone(), &hold.namespace);
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        let written = api.patch_status(&hold.name, &params, &Patch::Merge(patch)).await?;
-        Ok(Superseded::by(hold, &written.metadata))
-    }
-
-    async fn note_request(&self, hold: &ObjectRef, at: Timestamp) -> kube::Result<()> {
-        let patch = json!({ "metadata": { "uid": hold.uid }, "status": { "lastRequestedAt": Time(at) } });
-        let api: Api<api::EvictionHold> = Api::namespaced(self.client.clone(), &hold.namespace);
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        api.patch_status(&hold.name, &params, &Patch::Merge(patch)).await.map(drop)
     }
 
     async fn respond(&self, eviction: &ObjectRef, report: &Report) -> kube::Result<Option<Superseded>> {
         let api: Api<Eviction> = Api::namespaced(self.client.clone(), &eviction.namespace);
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let params = as_belay();
         let patch = Patch::Strategic(response(eviction, report));
         let written = api.patch_status(&eviction.name, &params, &patch).await?;
         Ok(Superseded::by(eviction, &written.metadata))
     }
+}
 
-    async fn delete_hold(&self, hold: &ObjectRef) -> kube::Result<()> {
-        let api: Api<api::EvictionHold> = Api::namespaced(self.client.clone(), &hold.namespace);
-        let params = DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: Some(hold.uid.clone()),
-                resource_version: Some(hold.resource_version.clone()),
-            }),
-            ..DeleteParams::default()
-        };
-        api.delete(&hold.name, &params).await.map(drop)
-    }
+/// How a patch is written under this field manager.
+fn written_as(manager: &str) -> PatchParams {
+    PatchParams { field_manager: Some(manager.to_owned()), ..PatchParams::default() }
+}
+
+/// How a patch is written under Belay's own name.
+pub fn as_belay() -> PatchParams {
+    written_as(FIELD_MANAGER)
 }
 
 /// Awaits a call, for as long as a write may take.
 pub async fn bounded<T>(object: String, call: impl Future<Output = kube::Result<T>>) -> Result<T, ApplyError> {
-    match tokio::time::timeout(WRITE_TIMEOUT, call).await {
+    within(WRITE_TIMEOUT, object, call).await
+}
+
+/// Awaits a call, for this long.
+pub async fn within<T>(
+    limit: Duration,
+    object: String,
+    call: impl Future<Output = kube::Result<T>>,
+) -> Result<T, ApplyError> {
+    match tokio::time::timeout(limit, call).await {
         Ok(result) => result.map_err(|error| ApplyError::of(error, object)),
         Err(_) => {
-            let message = format!("no answer within {} s", WRITE_TIMEOUT.as_secs());
+            let message = format!("no answer within {} s", limit.as_secs());
             Err(ApplyError::Unreachable { object, message })
         }
     }
@@ -445,7 +426,7 @@ fn reference(namespace: &str, object: &Reference) -> ObjectReference {
 }
 
 fn of_hold(hold: &ObjectRef) -> String {
-    format!("EvictionHold {}/{}", hold.namespace, hold.name)
+    holds::name_of(&hold.namespace, &hold.name)
 }
 
 /// One merge patch: the template's slot and the records on the Deployment, with both preconditions.
@@ -457,80 +438,6 @@ fn template_patch(deployment: &ObjectRef, slot: Option<&str>, records: &[record:
             "annotations": { record::RECORDS_ANNOTATION: record::render(records) },
         },
         "spec": { "template": { "metadata": { "annotations": { record::SLOT_ANNOTATION: slot } } } },
-    })
-}
-
-/// KEDA's kind.
-pub fn scaled_object() -> GroupKind {
-    GroupKind::new("keda.sh", "ScaledObject")
-}
-
-/// The kind of what governs replicas, where it is served.
-pub fn governor_kind(governor: Governor, resources: &Resources) -> Option<Served> {
-    match governor {
-        Governor::Deployment => Some(Served::built_in::<Deployment>()),
-        Governor::HorizontalPodAutoscaler => Some(Served::built_in::<HorizontalPodAutoscaler>()),
-        Governor::ScaledObject => resources.of(&scaled_object()),
-    }
-}
-
-/// What governs replicas, as errors name it.
-pub fn governor_name(governor: Governor, object: &ObjectRef) -> String {
-    format!("{} {}/{}", governor.kind(), object.namespace, object.name)
-}
-
-/// The field of `spec` that says how many replicas there are to be, at least.
-pub fn number_field(governor: Governor) -> &'static str {
-    match governor {
-        Governor::Deployment => "replicas",
-        Governor::HorizontalPodAutoscaler => "minReplicas",
-        Governor::ScaledObject => "minReplicaCount",
-    }
-}
-
-/// Writes the number that replicas follow and the record of the surge, as far as the object is as it was; its metadata
-/// from then on.
-pub async fn write_surge(
-    api: &Api<DynamicObject>,
-    governor: Governor,
-    object: &ObjectRef,
-    number: Option<i32>,
-    record: Option<&surge::SurgeRecord>,
-) -> kube::Result<ObjectMeta> {
-    patch_governor(api, object, &surge_patch(governor, object, number, record), None).await
-}
-
-async fn patch_governor(
-    api: &Api<DynamicObject>,
-    object: &ObjectRef,
-    patch: &serde_json::Value,
-    manager: Option<&str>,
-) -> kube::Result<ObjectMeta> {
-    let manager = manager.unwrap_or(FIELD_MANAGER).to_owned();
-    let params = PatchParams { field_manager: Some(manager), ..PatchParams::default() };
-    Ok(api.patch_metadata(&object.name, &params, &Patch::Merge(patch)).await?.metadata)
-}
-
-/// One merge patch: the number that replicas follow and the record of the surge, with both preconditions.
-fn surge_patch(
-    governor: Governor,
-    object: &ObjectRef,
-    number: Option<i32>,
-    record: Option<&surge::SurgeRecord>,
-) -> serde_json::Value {
-    let mut patch = record_patch(object, record);
-    patch["spec"] = json!({ number_field(governor): number });
-    patch
-}
-
-/// One merge patch: the record of the surge alone, with both preconditions.
-fn record_patch(object: &ObjectRef, record: Option<&surge::SurgeRecord>) -> serde_json::Value {
-    json!({
-        "metadata": {
-            "uid": object.uid,
-            "resourceVersion": object.resource_version,
-            "annotations": { surge::SURGE_ANNOTATION: record.map(surge::render) },
-        },
     })
 }
 
@@ -571,7 +478,7 @@ pub async fn patch_pod(
     changes: &BTreeMap<Key, Option<String>>,
 ) -> kube::Result<ObjectMeta> {
     let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
-    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    let params = as_belay();
     let written = api.patch_metadata(&pod.name, &params, &Patch::Merge(pod_patch(pod, changes))).await?;
     Ok(written.metadata)
 }
@@ -593,45 +500,4 @@ fn pod_patch(pod: &ObjectRef, changes: &BTreeMap<Key, Option<String>>) -> serde_
         }
     }
     json!({ "metadata": metadata })
-}
-
-/// The status as it stands in the API. Absent fields are written as null, so that a merge patch takes them away.
-fn hold_status(status: &HoldStatus) -> serde_json::Value {
-    let time = |at: Option<jiff::Timestamp>| at.map(Time);
-    // Before the release there is no condition: its absence says the same, and has no time to be kept.
-    let released = status.released_at.map(|at| Condition {
-        type_: "Released".to_owned(),
-        status: "True".to_owned(),
-        reason: if status.reason.is_empty() { "Released".to_owned() } else { status.reason.clone() },
-        message: status.message.clone(),
-        last_transition_time: Time(at),
-        observed_generation: None,
-    });
-    json!({
-        "phase": match status.phase {
-            Phase::Pending => api::HoldPhase::Pending,
-            Phase::Active => api::HoldPhase::Active,
-            Phase::Released => api::HoldPhase::Released,
-            Phase::Completed => api::HoldPhase::Completed,
-        },
-        "reason": status.reason,
-        "message": status.message,
-        "outcome": status.outcome.map(|outcome| match outcome {
-            Outcome::HandedOver => api::HoldOutcome::HandedOver,
-            Outcome::NotNeeded => api::HoldOutcome::NotNeeded,
-            Outcome::VictimGone => api::HoldOutcome::VictimGone,
-            Outcome::Expired => api::HoldOutcome::Expired,
-            Outcome::Failed => api::HoldOutcome::Failed,
-            Outcome::Reverted => api::HoldOutcome::Reverted,
-            Outcome::Abandoned => api::HoldOutcome::Abandoned,
-            Outcome::JobEnded => api::HoldOutcome::JobEnded,
-            Outcome::Retired => api::HoldOutcome::Retired,
-        }),
-        "fromRevision": status.from_revision,
-        "restartedAt": time(status.restarted_at),
-        "deadline": time(status.deadline),
-        "releasedAt": time(status.released_at),
-        "completedAt": time(status.completed_at),
-        "conditions": Vec::from_iter(released),
-    })
 }

@@ -12,14 +12,14 @@ use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, 
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{Patch, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 use webhook_certs::{CaSecret, ConfigKind, Entry, LiveCaBundle, Step, plan};
 
-use crate::cluster::apply::{Applier, ApplyError, FIELD_MANAGER, bounded};
+use crate::cluster::apply::{Applier, ApplyError, FIELD_MANAGER, as_belay, bounded};
 use crate::cluster::clock::Clock;
 use crate::cluster::lease::Leadership;
 use crate::cluster::trust::{Trust, mutating_bundles, parse_secret, validating_bundles};
@@ -215,7 +215,7 @@ impl Loop {
             if entries.is_empty() {
                 continue;
             }
-            let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+            let params = as_belay();
             let patch = |version: Option<String>| {
                 Patch::Strategic(json!({ "metadata": { "resourceVersion": version }, "webhooks": entries }))
             };

@@ -8,14 +8,14 @@ use belay_decide::policy_status::{self, Condition};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition as ApiCondition, Time};
 use kube::Api;
-use kube::api::{Patch, PatchParams};
+use kube::api::Patch;
 use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
 use crate::api;
-use crate::cluster::apply::{ApplyError, FIELD_MANAGER};
+use crate::cluster::apply::{ApplyError, as_belay};
 use crate::cluster::clock::Clock;
 use crate::cluster::index::{PolicyState, Selected, Target};
 use crate::cluster::watch::synced;
@@ -115,7 +115,7 @@ impl Loop {
             "metadata": { "uid": update.uid, "resourceVersion": update.resource_version },
             "status": update.status,
         }));
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let params = as_belay();
         let object = format!("HandoverPolicy {namespace}/{}", update.name);
         let write = api.patch_status(&update.name, &params, &patch);
         self.shared.applier.write("HandoverPolicyStatus", object, write).await.map(drop)

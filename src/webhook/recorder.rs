@@ -14,19 +14,15 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use belay_decide::hold::{HoldReason, HoldSpec, HoldTrigger, HoldView, Moment};
+use belay_decide::hold::{HoldReason, HoldSpec, HoldTrigger, HoldView, Moment, hold_name};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{Patch, PatchParams, PostParams};
-use kube::{Api, Client};
+use kube::Client;
 use parking_lot::Mutex;
-use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::memory::{Aged, Victims};
-use crate::api;
-use crate::cluster::apply::{ApplyError, FIELD_MANAGER};
+use crate::cluster::apply::{ApplyError, holds, within};
 use crate::metrics::Metrics;
 use crate::rate::TokenBucket;
 use crate::tasks::Tasks;
@@ -264,33 +260,16 @@ async fn write_with_retries(client: &Client, entry: &Entry) -> Result<Written, A
 }
 
 async fn write(client: &Client, entry: &Entry) -> Result<Written, ApplyError> {
-    let api: Api<api::EvictionHold> = Api::namespaced(client.clone(), &entry.namespace);
-    let object = |name: &str| format!("EvictionHold {}/{name}", entry.namespace);
+    let namespace = &entry.namespace;
     match &entry.what {
         What::Hold(spec) => {
-            let hold = api::EvictionHold::of(spec);
-            let object = object(hold.metadata.name.as_deref().unwrap_or_default());
-            match within(object, api.create(&PostParams::default(), &hold)).await {
-                Ok(_) => Ok(Written::Created),
-                Err(ApplyError::Conflict { .. }) => Ok(Written::Exists),
-                Err(error) => Err(error),
-            }
+            let object = holds::name_of(namespace, &hold_name(spec.reason, &spec.victim_name, &spec.victim_uid));
+            let created = within(WRITE_TIMEOUT, object, holds::create(client, namespace, spec)).await?;
+            Ok(if created { Written::Created } else { Written::Exists })
         }
         What::Asked { name, uid, at } => {
-            // Without a version: whatever the controller wrote meanwhile, it was asked for.
-            let patch = Patch::Merge(json!({ "metadata": { "uid": uid }, "status": { "lastRequestedAt": Time(*at) } }));
-            let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-            within(object(name), api.patch_status(name, &params, &patch)).await.map(|_| Written::Noted)
-        }
-    }
-}
-
-async fn within<T>(object: String, call: impl Future<Output = kube::Result<T>>) -> Result<T, ApplyError> {
-    match tokio::time::timeout(WRITE_TIMEOUT, call).await {
-        Ok(result) => result.map_err(|error| ApplyError::of(error, object)),
-        Err(_) => {
-            let message = format!("no answer within {} s", WRITE_TIMEOUT.as_secs());
-            Err(ApplyError::Unreachable { object, message })
+            let write = holds::note_request(client, namespace, name, uid, *at);
+            within(WRITE_TIMEOUT, holds::name_of(namespace, name), write).await.map(|()| Written::Noted)
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::view::{DeploymentView, PodView, Strategy};
 
 /// A released hold whose workload does not become whole again is closed after this time all the same: its
 /// victim is gone, and what is left to do is the Deployment's own business.
-pub(super) const RELEASED_WITHOUT_SUCCESSOR: SignedDuration = SignedDuration::from_mins(10);
+const RELEASED_WITHOUT_SUCCESSOR: SignedDuration = SignedDuration::from_mins(10);
 
 /// Everything that the step reads.
 #[derive(Clone, Debug)]
@@ -427,16 +427,19 @@ fn released(input: &Input<'_>, hold: &HoldView, victim: Option<&PodView>, plan: 
     if victim.is_some() {
         return Vec::new();
     }
-    let give_up = hold
-        .status
-        .released_at
-        .map_or(input.now, |at| at.saturating_add(RELEASED_WITHOUT_SUCCESSOR).unwrap_or(Timestamp::MAX));
     let whole = input.workload.is_none_or(|workload| is_whole(workload, input.now, plan));
-    if !whole && input.now < give_up {
+    complete(hold, whole, plan, input.now)
+}
+
+/// Completes a hold whose victim is gone, where the workload is whole again or that has been waited for long enough.
+pub(super) fn complete(hold: &HoldView, whole: bool, plan: &mut Plan, now: Timestamp) -> Vec<Action> {
+    let since = hold.status.released_at;
+    let give_up = since.map_or(now, |at| at.saturating_add(RELEASED_WITHOUT_SUCCESSOR).unwrap_or(Timestamp::MAX));
+    if !whole && now < give_up {
         plan.wake(give_up);
         return Vec::new();
     }
-    let status = HoldStatus { phase: Phase::Completed, completed_at: Some(input.now), ..hold.status.clone() };
+    let status = HoldStatus { phase: Phase::Completed, completed_at: Some(now), ..hold.status.clone() };
     vec![Action::UpdateHold { hold: hold.object(), status }]
 }
 

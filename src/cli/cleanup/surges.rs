@@ -94,18 +94,10 @@ fn put_back_to(number: Option<i32>, record: Option<&SurgeRecord>) -> Option<i32>
 
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::testing::{ApiServer, Asked, Kind, Reply};
-
-    fn record(original: Option<i32>) -> SurgeRecord {
-        serde_json::from_value(json!({
-            "workload": "d", "original": original, "base": 3, "floor": 3, "surge": 1, "since": Timestamp::UNIX_EPOCH,
-        }))
-        .unwrap()
-    }
+    use crate::testing::{self, ApiServer, Asked, Kind, Reply};
 
     fn object(kind: &str, name: &str, annotation: Option<&str>, spec: &Value) -> Value {
         let mut meta =
@@ -121,13 +113,13 @@ mod tests {
     /// A Deployment, an autoscaler and a ScaledObject with a surge each; a Deployment that has none, and one whose record
     /// somebody damaged.
     fn answer(asked: &Asked) -> Reply {
-        let surged = surge::render(&record(Some(3)));
+        let surged = surge::render(&testing::surge(Some(3)));
         let deployments = [
             object("Deployment", "web", Some(&surged), &json!({"replicas": 4})),
             object("Deployment", "quiet", None, &json!({"replicas": 4})),
             object("Deployment", "damaged", Some("{"), &json!({"replicas": 4})),
         ];
-        let bare = surge::render(&record(None));
+        let bare = surge::render(&testing::surge(None));
         let horizontal = [object("HorizontalPodAutoscaler", "web", Some(&bare), &json!({"minReplicas": 4}))];
         // Somebody has set it since.
         let scaled = [object("ScaledObject", "web", Some(&surged), &json!({"minReplicaCount": 6}))];
@@ -198,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_number_is_put_back_only_where_it_is_still_the_raised_one() {
-        let (to, none) = (record(Some(2)), record(None));
+        let (to, none) = (testing::surge(Some(2)), testing::surge(None));
         let table = [
             (Some(4), Some(&to), Some(2)),
             (Some(4), Some(&none), None),

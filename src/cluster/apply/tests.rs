@@ -1,5 +1,8 @@
 //! Writes, before a server on the loopback.
 
+use belay_decide::hold::{HoldStatus, Phase};
+use jiff::Timestamp;
+
 use super::*;
 use crate::testing::{ApiServer, Asked, Reply};
 

@@ -5,7 +5,7 @@ mod nodes;
 mod requests;
 
 use belay_decide::action::ObjectRef;
-use belay_decide::handover::surge::{self, SurgeRecord};
+use belay_decide::handover::surge;
 use belay_decide::view::{AutoscalerView, Governor, Mark, NodeView, PodPhase};
 use jiff::Timestamp;
 use proptest::prelude::*;
@@ -17,6 +17,7 @@ use crate::cluster::project;
 use crate::cluster::project_autoscaler::Autoscaler;
 use crate::cluster::subset::DeploymentSubset;
 use crate::cluster::watch::Sink;
+use crate::testing;
 
 #[derive(Clone, Debug)]
 enum Object {
@@ -76,23 +77,9 @@ fn replica_set(name: &str, generation: u8, deployment: Option<(&str, u8)>) -> Re
 fn deployment(name: &str, generation: u8, surged: bool) -> DeploymentView {
     let mut meta = json!({"namespace": "n", "name": name, "uid": uid("deployment", name, generation)});
     if surged {
-        meta["annotations"] = json!({ surge::SURGE_ANNOTATION: surge::render(&record()) });
+        meta["annotations"] = json!({ surge::SURGE_ANNOTATION: surge::render(&testing::surge(Some(3))) });
     }
     project::deployment(&serde_json::from_value::<DeploymentSubset>(json!({ "metadata": meta })).unwrap())
-}
-
-fn record() -> SurgeRecord {
-    SurgeRecord {
-        workload: "d".into(),
-        original: Some(3),
-        base: 3,
-        floor: 3,
-        surge: 1,
-        awaited: Vec::new(),
-        released: Vec::new(),
-        since: Timestamp::UNIX_EPOCH,
-        renewed: false,
-    }
 }
 
 /// An autoscaler of the Deployment of that name; of none where that is absent.
@@ -109,7 +96,7 @@ fn autoscaler(governor: Governor, name: &str, target: Option<&str>, surged: bool
         minimum: Some(3),
         maximum: 9,
         paused: false,
-        surge: surged.then(record),
+        surge: surged.then(|| testing::surge(Some(3))),
     });
     Autoscaler { governor, namespace: "n".into(), name: name.into(), view }
 }

@@ -1,9 +1,9 @@
 //! Which autoscalers govern a Deployment, and by which numbers.
 
-use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::testing;
 
 fn horizontal_of(meta: &Value, spec: &Value) -> Autoscaler {
     let mut object = json!({"metadata": {"namespace": "shop", "name": "web", "uid": "h", "resourceVersion": "7"}});
@@ -22,20 +22,6 @@ fn target(autoscaler: &Autoscaler) -> Option<&str> {
     autoscaler.view.as_ref().map(|view| view.target.as_str())
 }
 
-fn record() -> surge::SurgeRecord {
-    surge::SurgeRecord {
-        workload: "d".into(),
-        original: Some(2),
-        base: 3,
-        floor: 3,
-        surge: 1,
-        awaited: Vec::new(),
-        released: Vec::new(),
-        since: Timestamp::UNIX_EPOCH,
-        renewed: false,
-    }
-}
-
 #[test]
 fn an_autoscaler_governs_the_deployment_that_its_target_names() {
     let spec = |version: &str, kind: &str| json!({"scaleTargetRef": {"apiVersion": version, "kind": kind, "name": "web"}, "minReplicas": 2, "maxReplicas": 9});
@@ -48,9 +34,13 @@ fn an_autoscaler_governs_the_deployment_that_its_target_names() {
     {
         let other = horizontal_of(&json!({}), &spec(version, kind));
         assert_eq!((target(&other), &*other.name), (None, "web"), "{version} {kind}");
-        let surged = json!({"annotations": { surge::SURGE_ANNOTATION: surge::render(&record()) }});
+        let surged = json!({"annotations": { surge::SURGE_ANNOTATION: surge::render(&testing::surge(Some(2))) }});
         let surged = horizontal_of(&surged, &spec(version, kind)).view.unwrap();
-        assert_eq!((&*surged.target, surged.surge), ("", Some(record())), "what is left on it is still looked after");
+        assert_eq!(
+            (&*surged.target, surged.surge),
+            ("", Some(testing::surge(Some(2)))),
+            "what is left on it is still looked after"
+        );
     }
 }
 
@@ -66,9 +56,9 @@ fn what_keda_makes_of_a_scaled_object_is_kedas_but_for_a_surge_that_stands_on_it
     assert_eq!(target(&horizontal_of(&owner("keda.sh/v1alpha1", false), &spec)), Some("web"));
     assert_eq!(target(&horizontal_of(&owner("example.com/v1", true), &spec)), Some("web"));
     let mut surged = owner("keda.sh/v1alpha1", true);
-    surged["annotations"] = json!({ surge::SURGE_ANNOTATION: surge::render(&record()) });
+    surged["annotations"] = json!({ surge::SURGE_ANNOTATION: surge::render(&testing::surge(Some(2))) });
     let surged = horizontal_of(&surged, &spec).view.unwrap();
-    assert_eq!((surged.surge, surged.minimum), (Some(record()), None));
+    assert_eq!((surged.surge, surged.minimum), (Some(testing::surge(Some(2))), None));
 }
 
 #[test]
@@ -78,8 +68,9 @@ fn a_scaled_object_is_read_with_kedas_defaults() {
     assert_eq!((bare.minimum, bare.maximum, bare.paused), (None, 100, false));
     let full = json!({"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
         "minReplicaCount": 2, "maxReplicaCount": 5});
-    let full = scaled_of(&json!({ surge::SURGE_ANNOTATION: surge::render(&record()) }), &full).view.unwrap();
-    assert_eq!((full.minimum, full.maximum, full.surge), (Some(2), 5, Some(record())));
+    let full =
+        scaled_of(&json!({ surge::SURGE_ANNOTATION: surge::render(&testing::surge(Some(2))) }), &full).view.unwrap();
+    assert_eq!((full.minimum, full.maximum, full.surge), (Some(2), 5, Some(testing::surge(Some(2)))));
     for other in [
         json!({"kind": "StatefulSet", "name": "web"}),
         json!({"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout", "name": "web"}),

@@ -4,7 +4,7 @@ mod surge;
 
 use arc_swap::ArcSwap;
 use belay_decide::action::ObjectRef;
-use belay_decide::handover::surge::{SURGE_ANNOTATION, SurgeRecord, render};
+use belay_decide::handover::surge::{SURGE_ANNOTATION, render};
 use belay_decide::view::Governor;
 use serde_json::{Value, json};
 
@@ -21,20 +21,6 @@ const DEPLOYMENT: &str = "PATCH /apis/apps/v1/namespaces/shop/deployments/web";
 
 fn key() -> WorkloadKey {
     WorkloadKey::new("shop", "web")
-}
-
-fn record() -> SurgeRecord {
-    SurgeRecord {
-        workload: "d".into(),
-        original: Some(3),
-        base: 3,
-        floor: 3,
-        surge: 1,
-        awaited: Vec::new(),
-        released: Vec::new(),
-        since: Timestamp::UNIX_EPOCH,
-        renewed: false,
-    }
 }
 
 /// A pod of this ReplicaSet, which Belay gave a deletion cost.
@@ -71,7 +57,7 @@ async fn stage(answer: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Stag
     };
     let deployment = json!({
         "metadata": {"namespace": "shop", "name": "web", "uid": "d", "resourceVersion": "1",
-            "annotations": {SURGE_ANNOTATION: render(&record())}},
+            "annotations": {SURGE_ANNOTATION: render(&testing::surge(Some(3)))}},
         "spec": {"replicas": 4, "selector": {"matchLabels": {"app": "web", "tier": "front"}, "matchExpressions": [
             {"key": "track", "operator": "In", "values": ["stable", "beta"]}, {"key": "old", "operator": "DoesNotExist"}]}},
     });
@@ -159,7 +145,7 @@ async fn a_minimum_is_put_back_whose_deployment_was_deleted_while_it_was_raised(
     let index = stage.work.shared.index.clone();
     let raised = json!({
         "metadata": {"namespace": "shop", "name": "web", "uid": "h", "resourceVersion": "7",
-            "annotations": {SURGE_ANNOTATION: render(&record())}},
+            "annotations": {SURGE_ANNOTATION: render(&testing::surge(Some(3)))}},
         "spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
             "minReplicas": 4, "maxReplicas": 9},
     });

@@ -1,8 +1,9 @@
 //! What is queued, how often, and what is written of it.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::*;
+use crate::api;
 use crate::testing::{ApiServer, Asked, Reply};
 
 const STATUS: &str = "PATCH /apis/belay.dev/v1alpha1/namespaces/shop/evictionholds/web-1-u/status";

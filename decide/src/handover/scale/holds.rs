@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::capacity::{Awaited, Capacity, awaited};
 use super::lever::Lever;
 use crate::action::Action;
-use crate::handover::reconcile::{Input, Plan, RELEASED_WITHOUT_SUCCESSOR, completed, held_event, release};
+use crate::handover::reconcile::{Input, Plan, complete, completed, held_event, release};
 use crate::handover::surge::SurgeRecord;
 use crate::handover::{ClosePod, Workload};
 use crate::hold::{Held, HoldStatus, HoldTrigger, HoldView, Outcome, Phase};
@@ -194,15 +194,11 @@ fn released(
     if victim.is_some() {
         return Vec::new();
     }
-    let since = hold.status.released_at.unwrap_or(now);
-    let give_up = since.saturating_add(RELEASED_WITHOUT_SUCCESSOR).unwrap_or(Timestamp::MAX);
-    if !is_whole(workload, now) && now < give_up {
-        plan.wake(give_up);
+    let steps = complete(hold, is_whole(workload, now), plan, now);
+    if steps.is_empty() {
         wake_when_available(workload, plan, now);
-        return Vec::new();
     }
-    let status = HoldStatus { phase: Phase::Completed, completed_at: Some(now), ..hold.status.clone() };
-    vec![Action::UpdateHold { hold: hold.object(), status }]
+    steps
 }
 
 /// Pods become available by time alone.
