@@ -28,8 +28,6 @@ pub struct Settings {
     pub rules: Rules,
     /// The platform's default.
     pub default_policy: DefaultPolicy,
-    /// How long a completed hold is kept.
-    pub history_ttl: SignedDuration,
     /// What the handover loop goes by.
     pub handovers: HandoverRules,
     /// What nodes are judged by besides what is known to everybody.
@@ -48,7 +46,6 @@ impl Settings {
             hold_enabled: config.eviction_hold.enabled,
             rules: config.rules(own_namespace),
             default_policy: config.default_policy(),
-            history_ttl,
             handovers: HandoverRules {
                 history_ttl,
                 abandon_after: config.eviction_hold.scale.abandon_after(),

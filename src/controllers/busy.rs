@@ -91,7 +91,8 @@ impl Loop {
             let number = governed.as_ref().map(|governed| governed.number);
             let siblings = governed.as_ref().map_or(0, |governed| governed.siblings);
             let governed = governed.map(|governed| (governed.rule, governed.seen));
-            let input = Input { governed, living, siblings, holds, history_ttl: settings.history_ttl, now };
+            let history_ttl = settings.handovers.history_ttl;
+            let input = Input { governed, living, siblings, holds, history_ttl, now };
             let before = self.remembered.memories.lock().get(key).cloned();
             let plan = reconcile::reconcile(&input, before.as_ref());
             let counted = number.zip(plan.state);
