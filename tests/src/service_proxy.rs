@@ -41,6 +41,7 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// The running proxy; dropping it closes the socket and all connections.
 #[derive(Debug)]
 pub struct ServiceProxy {
+    routes: Arc<Routes>,
     _tasks: [AbortOnDropHandle<()>; 2],
 }
 
@@ -51,13 +52,20 @@ impl ServiceProxy {
     /// When the socket cannot be made.
     pub fn start(client: kube::Client, network: Arc<Network>, socket: &Path) -> anyhow::Result<Self> {
         let listener = UnixListener::bind(socket).with_context(|| format!("cannot listen on {}", socket.display()))?;
-        let routes = Arc::new(Routes { network, tables: Mutex::default(), turn: AtomicUsize::new(0) });
+        let routes = Arc::new(Routes::new(network));
         Ok(Self {
             _tasks: [
                 AbortOnDropHandle::new(tokio::spawn(follow(client, routes.clone()))),
-                AbortOnDropHandle::new(tokio::spawn(serve(listener, routes))),
+                AbortOnDropHandle::new(tokio::spawn(serve(listener, routes.clone()))),
             ],
+            routes,
         })
+    }
+
+    /// How many connections the API server has asked for to a Service so far.
+    pub fn connections_to(&self, namespace: &str, service: &str) -> u64 {
+        let name = (namespace.to_owned(), service.to_owned());
+        self.routes.opened.lock().get(&name).copied().unwrap_or_default()
     }
 }
 
@@ -67,6 +75,8 @@ struct Routes {
     network: Arc<Network>,
     tables: Mutex<Tables>,
     turn: AtomicUsize,
+    /// Connections to Services, by namespace and name.
+    opened: Mutex<HashMap<(String, String), u64>>,
 }
 
 #[derive(Debug, Default)]
@@ -93,6 +103,10 @@ impl fmt::Display for Unroutable {
 }
 
 impl Routes {
+    fn new(network: Arc<Network>) -> Self {
+        Self { network, tables: Mutex::default(), turn: AtomicUsize::new(0), opened: Mutex::default() }
+    }
+
     /// Where a connection to `target` goes: to a pod of the Service with that address, or to that address itself.
     fn route(&self, target: &str) -> Result<SocketAddr, Unroutable> {
         let target: SocketAddrV4 = target.parse().map_err(|_| Unroutable::NotAnAddress(target.to_owned()))?;
@@ -102,10 +116,10 @@ impl Routes {
         };
         let endpoints = tables.endpoints(service, &port_name);
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let chosen = endpoints::choose(&endpoints, turn).ok_or_else(|| {
-            let namespace = service.namespace().unwrap_or_default();
-            Unroutable::NoEndpoints(format!("{namespace}/{}", service.name_any()))
-        })?;
+        let (namespace, name) = (service.namespace().unwrap_or_default(), service.name_any());
+        let chosen = endpoints::choose(&endpoints, turn)
+            .ok_or_else(|| Unroutable::NoEndpoints(format!("{namespace}/{name}")))?;
+        *self.opened.lock().entry((namespace, name)).or_default() += 1;
         Ok(self.network.reach(chosen.address, chosen.port))
     }
 }
@@ -230,7 +244,7 @@ mod tests {
                 "endpoints": [{ "addresses": [address], "conditions": { "ready": true } }],
             })
         };
-        let routes = Routes { network: Arc::new(Network::new(7)), tables: Mutex::default(), turn: AtomicUsize::new(0) };
+        let routes = Routes::new(Arc::new(Network::new(7)));
         {
             let mut tables = routes.tables.lock();
             note(&mut tables.services, Change::Applied(serde_json::from_value(service).unwrap()));
@@ -249,6 +263,7 @@ mod tests {
         reached.sort();
         reached.dedup();
         assert_eq!(reached, ["127.7.1.1:8443", "127.7.1.2:8443"]);
+        assert_eq!(routes.opened.lock().get(&("ns".to_owned(), "hook".to_owned())), Some(&4));
     }
 
     #[test]

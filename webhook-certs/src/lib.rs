@@ -12,21 +12,31 @@
 //!   [`replica::Replica`] says when to switch, [`resolver::CertResolver`] switches without a
 //!   dropped connection, [`replica::Replica::ready`] says whether callers accept what is served.
 //!
+//! Where certificates come from elsewhere, as files, [`given::Given`] takes the planner's place and
+//! [`mounted::Mounted`] the replica's; the rule of when to switch (`succession`) is the same.
+//!
 //! There is no clock, no I/O and no async here: `now` is a parameter, and randomness is used only
 //! to generate keys. That is why a year of rotations with crashes and late readers runs as a
 //! property test in seconds (`tests/rotation.rs`).
 
 pub mod ca;
 pub mod cert;
+pub mod given;
 pub mod leaf;
+pub mod mounted;
+pub mod pair;
 pub mod plan;
 pub mod replica;
 pub mod resolver;
 pub mod secret;
+mod succession;
 pub mod verify;
 
 pub use ca::Ca;
+pub use given::Given;
 pub use leaf::{Jitter, Leaf, LeafRequest};
+pub use mounted::Mounted;
+pub use pair::{Files, Pair};
 pub use plan::{ConfigKind, Entry, LiveCaBundle, Step, plan};
 pub use replica::Replica;
 pub use resolver::CertResolver;

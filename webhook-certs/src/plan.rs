@@ -36,7 +36,7 @@ pub const SETTLE: SignedDuration = SignedDuration::from_mins(2);
 
 /// How many trusted authorities a new Secret takes over from live bundles. Ours hold three at the
 /// very most; a foreign bundle with a whole web PKI in it must not fill the Secret.
-const MAX_KEPT: usize = 16;
+pub(crate) const MAX_KEPT: usize = 16;
 
 /// The kinds of objects that hold a `caBundle`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -90,6 +90,12 @@ pub enum Step {
     Create {
         /// Valid authorities that live configurations trust already, so that replicas which serve
         /// a leaf of a Secret that was deleted are trusted until they have moved over.
+        keep: Vec<Certificate>,
+    },
+    /// Nobody trusts what this Secret signs, and everybody trusts something else, by which replicas are served at this
+    /// moment: the Secret was restored from a backup, or certificates came from elsewhere until now. Go on trusting that.
+    Adopt {
+        /// Valid authorities that live configurations trust and the Secret does not know.
         keep: Vec<Certificate>,
     },
     /// Make the next authority and put it into the Secret's bundle.
@@ -158,6 +164,10 @@ pub fn plan(secret: Option<&CaSecret>, live: &[LiveCaBundle], now: Timestamp) ->
     let Some(secret) = secret else {
         return Step::Create { keep: trusted_now(live, now) };
     };
+    let keep = to_adopt(secret, live, now);
+    if !keep.is_empty() {
+        return Step::Adopt { keep };
+    }
     let ca_bundle = secret.bundle_pem();
     let targets: Vec<Entry> =
         live.iter().filter(|live| live.ca_bundle != ca_bundle).map(|live| live.entry.clone()).collect();
@@ -219,8 +229,19 @@ fn once_held_for(time: SignedDuration, step: Step, reason: Awaited, secret: &CaS
     if until <= now { step } else { Step::Wait { until, reason } }
 }
 
+/// What live configurations trust instead of the active authority, where none of them trusts that one.
+fn to_adopt(secret: &CaSecret, live: &[LiveCaBundle], now: Timestamp) -> Vec<Certificate> {
+    let mut trusted = trusted_now(live, now);
+    if trusted.contains(secret.active().certificate()) {
+        return Vec::new();
+    }
+    trusted.retain(|certificate| !secret.bundle.contains(certificate));
+    trusted.truncate(MAX_KEPT.saturating_sub(secret.retiring().count()));
+    trusted
+}
+
 /// Authorities in live bundles that a caller accepts at `now`, each once.
-fn trusted_now(live: &[LiveCaBundle], now: Timestamp) -> Vec<Certificate> {
+pub(crate) fn trusted_now(live: &[LiveCaBundle], now: Timestamp) -> Vec<Certificate> {
     let mut kept: Vec<Certificate> = Vec::new();
     for certificate in live.iter().flat_map(|live| Certificate::readable_from_pem(&live.ca_bundle)) {
         let usable = certificate.is_ca && certificate.validity.contains(now);
@@ -236,6 +257,7 @@ impl Step {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Create { .. } => "Create",
+            Self::Adopt { .. } => "Adopt",
             Self::Publish => "Publish",
             Self::Record(_) => "Record",
             Self::Activate => "Activate",
@@ -262,6 +284,7 @@ impl Step {
             Self::PatchBundles { .. } | Self::Wait { .. } => return Ok(None),
             Self::Create { .. } if secret.is_some() => return Err(outdated()),
             Self::Create { keep } => CaSecret::first(Ca::generate(ca_name, now)?, keep.clone()),
+            Self::Adopt { keep } => adopted(known()?, keep),
             Self::Publish => published(known()?, Ca::generate(ca_name, now)?),
             Self::Record(fact) => recorded(known()?, *fact, now),
             Self::Activate => activated(known()?, now).ok_or_else(outdated)?,
@@ -269,6 +292,14 @@ impl Step {
         };
         Ok(Some(written))
     }
+}
+
+fn adopted(mut secret: CaSecret, keep: &[Certificate]) -> CaSecret {
+    let unknown = keep.iter().filter(|certificate| !secret.bundle.contains(certificate));
+    let unknown: Vec<Certificate> = unknown.cloned().collect();
+    secret.bundle.extend(unknown);
+    secret.observed_at = None;
+    secret
 }
 
 fn published(mut secret: CaSecret, next: Ca) -> CaSecret {

@@ -126,6 +126,42 @@ fn an_outside_edit_is_repaired_whatever_it_was() {
 }
 
 #[test]
+fn what_everybody_trusts_instead_is_trusted_on_for_a_leaf_life_and_then_dropped() {
+    let (secret, other) = (created(day_one()), created(day_one()));
+    let elsewhere = live_with(|place| if place == 1 { vec![] } else { other.bundle_pem() });
+    let keep = other.bundle.clone();
+    let step = plan(Some(&secret), &elsewhere, day_one());
+    assert_eq!(step, Step::Adopt { keep });
+
+    let adopted = step.apply(Some(&secret), "belay", day_one()).unwrap().unwrap();
+    assert_eq!(adopted.active(), secret.active());
+    let both = [secret.bundle_pem(), other.bundle_pem()].concat();
+    let patch = plan(Some(&adopted), &elsewhere, day_one());
+    assert!(matches!(&patch, Step::PatchBundles { ca_bundle, .. } if *ca_bundle == both), "{patch:?}");
+    let observed = then(&adopted, &Step::Record(Fact::AllHold), day_one());
+    let retired = then(&observed, &Step::Retire, later(day_one(), LEAF_LIFETIME));
+    assert_eq!(retired.bundle, secret.bundle);
+}
+
+#[test]
+fn nothing_is_adopted_that_nobody_can_be_served_by() {
+    let secret = created(day_one());
+    let expired = created(day_one().checked_sub(days(400)).unwrap());
+    let mut full = secret.clone();
+    full.bundle.extend((0..MAX_KEPT).map(|_| created(day_one()).active().certificate().clone()));
+    let other = created(day_one()).bundle_pem();
+    for (what, secret, bundle) in [
+        ("emptied", &secret, vec![]),
+        ("garbage", &secret, b"not a bundle".to_vec()),
+        ("an expired authority", &secret, expired.bundle_pem()),
+        ("one too many", &full, other),
+    ] {
+        let step = plan(Some(secret), &live_with(|_| bundle.clone()), day_one());
+        assert!(matches!(step, Step::PatchBundles { .. }), "{what}: {step:?}");
+    }
+}
+
+#[test]
 fn an_outside_edit_while_the_next_authority_settles_starts_the_wait_over() {
     let secret = created(day_one());
     let due = secret.active().certificate().validity.renew_at();

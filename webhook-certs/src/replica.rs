@@ -1,19 +1,17 @@
 //! One replica's side: which leaf to serve, and whether callers accept it.
 //!
 //! A replica reads the CA Secret and the live configurations through watches, each of which may
-//! lag. Its own rule therefore does not rely on the controller's order of steps: it never gives up
-//! an acceptance that it has. A leaf signed by another authority than the one being served takes
-//! over only when every live bundle accepts it that accepts the served one, and has done so for
-//! [`SETTLE`], since an API server may see a configuration later than this replica does.
+//! lag. Its own rule therefore does not rely on the controller's order of steps: a leaf signed by
+//! another authority than the one being served takes over as `succession` says.
 
 use jiff::Timestamp;
 
 use crate::ca::Ca;
-use crate::cert::later;
 use crate::leaf::{Leaf, LeafError, LeafRequest};
-use crate::plan::{Entry, LiveCaBundle, SETTLE};
+use crate::plan::{Entry, LiveCaBundle};
 use crate::secret::CaSecret;
-use crate::verify::{VerifyError, verify};
+use crate::succession::{Callers, Waiting};
+use crate::verify::VerifyError;
 
 /// Why a replica is not ready to serve. Prints as one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -21,6 +19,9 @@ pub enum NotReady {
     /// There is no leaf: the CA Secret was not seen yet, or cannot be used.
     #[error("no serving certificate yet; it needs the CA Secret, which the controller creates")]
     NoLeaf,
+    /// There is no pair: the files were not read yet, or were never good.
+    #[error("no serving certificate yet; it needs a good tls.crt and tls.key in the mounted Secret")]
+    NoPair,
     /// A live configuration does not accept the leaf.
     #[error("{entry}: {reason}")]
     NotAccepted {
@@ -31,14 +32,14 @@ pub enum NotReady {
     },
 }
 
-/// What a [`Replica::tick`] did.
+/// What a tick of a [`Replica`] or of a [`Mounted`](crate::Mounted) did.
 #[derive(Debug)]
-pub enum Tick {
-    /// The served leaf stays.
+pub enum Tick<C = Leaf> {
+    /// What is served stays.
     Unchanged,
-    /// Serve this leaf from now on: give it to [`CertResolver::set`](crate::CertResolver::set).
-    Switched(Leaf),
-    /// A new leaf is signed and waits until this moment at the least, because not every live
+    /// Serve this from now on: give it to [`CertResolver`](crate::CertResolver).
+    Switched(C),
+    /// A new one is there and waits until this moment at the least, because not every live
     /// configuration is known to accept it.
     Held {
         /// When to look again, unless something changes before.
@@ -50,6 +51,8 @@ pub enum Tick {
 #[derive(Debug)]
 pub struct Replica {
     request: LeafRequest,
+    /// The name, or else the address, that acceptance is checked for.
+    checked_name: String,
     /// The authority that signed last in a Secret that could be used.
     signer: Option<Ca>,
     served: Option<Signed>,
@@ -66,8 +69,7 @@ struct Signed {
 #[derive(Debug)]
 struct Candidate {
     signed: Signed,
-    /// Since when it has lost no live bundle to the served one, in one stretch.
-    accepted_since: Option<Timestamp>,
+    waits: Waiting,
 }
 
 impl Signed {
@@ -84,7 +86,9 @@ impl Replica {
     /// A replica that will serve leaves for `request`. Its first name (or else address) is the one
     /// that acceptance is checked for.
     pub fn new(request: LeafRequest) -> Self {
-        Self { request, signer: None, served: None, candidate: None }
+        let address = || request.ips.first().map(ToString::to_string);
+        let checked_name = request.dns_names.first().cloned().or_else(address).unwrap_or_default();
+        Self { request, checked_name, signer: None, served: None, candidate: None }
     }
 
     /// The leaf being served.
@@ -118,9 +122,11 @@ impl Replica {
         let waiting = self.candidate.take();
         let mut candidate = match waiting.filter(|it| it.signed.by == signer && it.signed.is_fresh(now)) {
             Some(candidate) => candidate,
-            None => Candidate { signed: Signed::sign(&signer, &self.request, now)?, accepted_since: None },
+            None => Candidate { signed: Signed::sign(&signer, &self.request, now)?, waits: Waiting::default() },
         };
-        let Some(until) = self.held_until(&mut candidate, live, now) else {
+        let served = self.served().map(|leaf| (leaf.chain(), leaf.validity()));
+        let until = candidate.waits.until(served, candidate.signed.leaf.chain(), self.callers(live), now);
+        let Some(until) = until else {
             return Ok(self.switch(candidate.signed));
         };
         self.candidate = Some(candidate);
@@ -148,44 +154,15 @@ impl Replica {
         Tick::Switched(leaf)
     }
 
-    /// Until when the candidate has to wait; `None` when it may take over.
-    fn held_until(&self, candidate: &mut Candidate, live: &[LiveCaBundle], now: Timestamp) -> Option<Timestamp> {
-        let served = self.served().filter(|served| served.validity().contains(now))?;
-        let accepts = |leaf: &Leaf, live: &LiveCaBundle| self.accepts(leaf, live, now).is_ok();
-        let mut gains = false;
-        for live in live {
-            match (accepts(served, live), accepts(&candidate.signed.leaf, live)) {
-                (true, false) => {
-                    candidate.accepted_since = None;
-                    return Some(later(now, SETTLE));
-                }
-                (false, true) => gains = true,
-                _ => {}
-            }
-        }
-        if gains {
-            // Calls through that configuration fail for certain until the switch.
-            return None;
-        }
-        // A time ahead of now comes from a clock that was set back since.
-        let since = candidate.accepted_since.filter(|&since| since <= now).unwrap_or(now);
-        candidate.accepted_since = Some(since);
-        Some(later(since, SETTLE)).filter(|&until| until > now)
-    }
-
     /// Whether every live configuration accepts the served leaf at `now`. Vacuously so where there
     /// is no configuration: then nobody calls.
     pub fn ready(&self, live: &[LiveCaBundle], now: Timestamp) -> Result<(), NotReady> {
         let leaf = self.served().ok_or(NotReady::NoLeaf)?;
-        live.iter().try_for_each(|live| {
-            self.accepts(leaf, live, now).map_err(|reason| NotReady::NotAccepted { entry: live.entry.clone(), reason })
-        })
+        self.callers(live).all_accept(leaf.chain(), now)
     }
 
-    fn accepts(&self, leaf: &Leaf, live: &LiveCaBundle, now: Timestamp) -> Result<(), VerifyError> {
-        let address = || self.request.ips.first().map(ToString::to_string);
-        let name = self.request.dns_names.first().cloned().or_else(address).unwrap_or_default();
-        verify(leaf.chain(), &live.ca_bundle, &name, now)
+    fn callers<'a>(&'a self, live: &'a [LiveCaBundle]) -> Callers<'a> {
+        Callers { live, name: &self.checked_name }
     }
 }
 

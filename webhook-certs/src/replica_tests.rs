@@ -3,8 +3,9 @@
 use jiff::SignedDuration;
 
 use super::*;
+use crate::cert::later;
 use crate::leaf::Jitter;
-use crate::plan::{ConfigKind, Step};
+use crate::plan::{ConfigKind, SETTLE, Step};
 
 fn day_one() -> Timestamp {
     "2026-03-01T10:00:00Z".parse().unwrap()

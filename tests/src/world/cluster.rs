@@ -54,7 +54,7 @@ struct Parts {
     programs: Programs,
     network: Arc<Network>,
     agent: NodeAgent,
-    _proxy: ServiceProxy,
+    proxy: ServiceProxy,
     control_plane: ControlPlane,
 }
 
@@ -130,6 +130,11 @@ impl Cluster {
     /// The pods' network: where an address of a pod is really listened to.
     pub fn network(&self) -> &Arc<Network> {
         &self.0.parts.network
+    }
+
+    /// How many connections the API server has asked for to a Service, such as a webhook's, so far.
+    pub fn connections_to(&self, namespace: &str, service: &str) -> u64 {
+        self.0.parts.proxy.connections_to(namespace, service)
     }
 
     /// The programs that the cluster was started from.
@@ -316,5 +321,5 @@ async fn start_parts(programs: Programs, options: Options) -> anyhow::Result<Arc
     let network = Arc::new(Network::new(control_plane.octet()));
     let proxy = ServiceProxy::start(control_plane.client(), network.clone(), &control_plane.proxy_socket())?;
     let agent = NodeAgent::start(&control_plane, network.clone()).await?;
-    Ok(Arc::new(Parts { programs, network, agent, _proxy: proxy, control_plane }))
+    Ok(Arc::new(Parts { programs, network, agent, proxy, control_plane }))
 }

@@ -1,0 +1,149 @@
+//! Every fault that files can have, and the text that a person reads about it.
+
+use jiff::SignedDuration;
+use rcgen::{CertificateParams, KeyPair};
+
+use super::*;
+use crate::ca::{Ca, set_validity};
+
+const NAME: &str = "w.ns.svc";
+const DAY: SignedDuration = SignedDuration::from_hours(24);
+
+pub(crate) fn day_one() -> Timestamp {
+    "2026-03-01T10:00:00Z".parse().unwrap()
+}
+
+pub(crate) fn authority() -> Ca {
+    Ca::generate("somebody's", day_one()).unwrap()
+}
+
+/// Files of a new leaf for the name, valid from the first day for ten days.
+pub(crate) fn files(ca: &Ca, name: &str) -> Files {
+    files_from(ca, name, day_one())
+}
+
+/// Files of a new leaf for the name, valid from this moment for ten days.
+pub(crate) fn files_from(ca: &Ca, name: &str, not_before: Timestamp) -> Files {
+    let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+    set_validity(&mut params, Validity { not_before, not_after: not_before + 10 * DAY });
+    let key = KeyPair::generate().unwrap();
+    let certificate = params.signed_by(&key, ca.issuer()).unwrap();
+    Files {
+        certificate: certificate.pem().into_bytes(),
+        key: key.serialize_pem().into_bytes(),
+        authorities: Some(ca.certificate().to_pem().into_bytes()),
+    }
+}
+
+fn parse(files: &Files, now: Timestamp) -> Result<Pair, PairError> {
+    Pair::parse(files, &[NAME.to_owned()], now)
+}
+
+#[test]
+fn a_good_pair_is_served_as_it_is_with_or_without_its_authority() {
+    let files = files(&authority(), NAME);
+    let pair = parse(&files, day_one() + DAY).unwrap();
+    assert_eq!(pair.validity().not_after, day_one() + 10 * DAY);
+    assert_eq!(pair.chain().len(), 1);
+    parse(&Files { authorities: None, ..files }, day_one()).unwrap();
+}
+
+#[test]
+fn a_leaf_leads_to_its_authority_by_intermediates_that_follow_it() {
+    let (root, intermediate) = (rcgen_authority("root", None), KeyPair::generate().unwrap());
+    let between = rcgen_authority("between", Some((&root, intermediate)));
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(vec![NAME.to_owned()]).unwrap();
+    set_validity(&mut params, Validity { not_before: day_one(), not_after: day_one() + 10 * DAY });
+    let leaf = params.signed_by(&key, &between.1).unwrap().pem();
+    let files = |certificate: String| Files {
+        certificate: certificate.into_bytes(),
+        key: key.serialize_pem().into_bytes(),
+        authorities: Some(root.0.clone().into_bytes()),
+    };
+    assert_eq!(parse(&files(format!("{leaf}{}", between.0)), day_one()).unwrap().chain().len(), 2);
+    let error = parse(&files(leaf), day_one()).unwrap_err();
+    assert!(matches!(error, PairError::Untrusted(_)), "{error}");
+}
+
+type Authority = (String, rcgen::Issuer<'static, KeyPair>);
+
+/// An authority that may sign others, self-signed or signed by another one with this key.
+fn rcgen_authority(name: &str, by: Option<(&Authority, KeyPair)>) -> Authority {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(rcgen::DnType::CommonName, name);
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    set_validity(&mut params, Validity { not_before: day_one(), not_after: day_one() + 100 * DAY });
+    match by {
+        None => {
+            let key = KeyPair::generate().unwrap();
+            (params.self_signed(&key).unwrap().pem(), rcgen::Issuer::new(params, key))
+        }
+        Some((issuer, key)) => (params.signed_by(&key, &issuer.1).unwrap().pem(), rcgen::Issuer::new(params, key)),
+    }
+}
+
+#[test]
+fn every_fault_names_the_file_and_the_remedy() {
+    let (ours, other) = (authority(), authority());
+    let good = files(&ours, NAME);
+    let cut = |bytes: &[u8]| bytes[..bytes.len() / 2].to_vec();
+    let with = |change: &dyn Fn(&mut Files)| {
+        let mut files = good.clone();
+        change(&mut files);
+        files
+    };
+    let foreign = files(&other, NAME);
+    let ca_pem = |ca: &Ca| ca.certificate().to_pem().into_bytes();
+    let table: Vec<(&str, Files, Timestamp, &str)> = vec![
+        ("no certificate", with(&|it| it.certificate.clear()), day_one(), "no CERTIFICATE block in it"),
+        (
+            "half a certificate",
+            with(&|it| it.certificate = cut(&it.certificate)),
+            day_one(),
+            "tls.crt does not hold PEM",
+        ),
+        ("no key", with(&|it| it.key.clear()), day_one(), "tls.key does not hold a PEM private key"),
+        ("half a key", with(&|it| it.key = cut(&it.key)), day_one(), "tls.key does not hold a PEM private key"),
+        (
+            "a key that is a certificate",
+            with(&|it| it.key = it.certificate.clone()),
+            day_one(),
+            "tls.key does not hold",
+        ),
+        (
+            "another's key",
+            with(&|it| it.key = foreign.key.clone()),
+            day_one(),
+            "tls.key does not belong to the certificate",
+        ),
+        ("another name", files(&ours, "x.ns.svc"), day_one(), "is not for w.ns.svc; issue one with that DNS name"),
+        (
+            "an hour early",
+            good.clone(),
+            day_one() - SignedDuration::from_hours(1),
+            "it is 2026-03-01T09:00:00Z; renew it",
+        ),
+        ("a day late", good.clone(), day_one() + 11 * DAY, "valid from 2026-03-01T10:00:00Z to 2026-03-11T10:00:00Z"),
+        (
+            "another authority",
+            with(&|it| it.authorities = Some(ca_pem(&other))),
+            day_one(),
+            "does not lead to an authority in ca.crt",
+        ),
+        (
+            "an empty authority",
+            with(&|it| it.authorities = Some(vec![])),
+            day_one(),
+            "does not lead to an authority in ca.crt",
+        ),
+    ];
+    for (name, files, now, expected) in table {
+        let error = parse(&files, now).expect_err(name).to_string();
+        assert!(error.contains(expected), "{name}: {error}");
+    }
+    // Every name is one that the API server may call by.
+    let names = [NAME.to_owned(), "w.other.svc".to_owned()];
+    let error = Pair::parse(&good, &names, day_one()).unwrap_err();
+    assert!(matches!(&error, PairError::NotForName { name, .. } if name == "w.other.svc"), "{error}");
+}
