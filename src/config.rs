@@ -175,10 +175,13 @@ fn default_writes_per_second() -> u32 {
     20
 }
 
-/// Reads `90s`, `10m`, `1h30m`.
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    let fail = || serde::de::Error::custom(format!("{text:?} is not a duration; write one like 30s, 10m or 1h30m"));
+    parse_duration(&String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+}
+
+/// Reads `90s`, `10m`, `1h30m`. The error says how to write one.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let fail = || format!("{text:?} is not a duration; write one like 30s, 10m or 1h30m");
     let span: jiff::SignedDuration = text.parse().map_err(|_| fail())?;
     // jiff also reads words ("2 days ago"); a configuration has one way to write a duration.
     let plain = text.bytes().all(|byte| byte.is_ascii_digit() || b"hms".contains(&byte));

@@ -5,6 +5,7 @@
 //! documented.
 
 mod busy;
+mod cli;
 mod costs;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,18 +2,15 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 /// glibc's allocator keeps what a full list of the cluster needed for a moment; mimalloc gives it back (124
 /// against 143 MiB measured with 50,000 pods cached).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let cli = belay::cli::Cli::parse();
     if rustls::crypto::aws_lc_rs::default_provider().install_default().is_err() {
         eprintln!("belay: a TLS provider was installed before main; this is a bug");
         return ExitCode::FAILURE;
     }
-    cli.run()
+    belay::cli::run(std::env::args_os().collect())
 }

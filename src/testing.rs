@@ -2,7 +2,9 @@
 
 mod api_server;
 
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use belay_decide::busy::Rule;
 use belay_decide::handover::surge::SurgeRecord;
@@ -72,4 +74,30 @@ pub(crate) fn leading_applier(
         &Tasks::new(CancellationToken::new()),
     );
     (applier, leadership, metrics)
+}
+
+/// A folder of its own for a test's files, removed with it.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("belay-test-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder can be made");
+        Self(folder)
+    }
+
+    /// A file in it with this text.
+    pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
+        let file = self.0.join(name);
+        std::fs::write(&file, text).expect("a file can be written");
+        file
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }

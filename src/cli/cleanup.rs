@@ -5,15 +5,15 @@
 //! there. What writes must be silent first, or it would put back what is taken away: at an uninstall the controller is
 //! scaled to zero and the mutating webhooks are removed; after an upgrade the controller's rollout is awaited.
 
+mod report;
 mod surges;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use belay_decide::busy::hints;
 use belay_decide::cost::view::parse_cost;
 use belay_decide::cost::{COST_ANNOTATION, VICTIM};
@@ -28,9 +28,12 @@ use kube::core::Selector;
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
+use self::report::Cleaned;
+pub(crate) use self::report::Report;
 use super::LogArgs;
+use super::connect::{BelayNamespace, ConnectArgs};
+use super::output::OutputArgs;
 use crate::cluster::apply::{ApplyError, as_belay, bounded, object_ref, patch_pod};
-use crate::cluster::client;
 use crate::rate::TokenBucket;
 
 /// How long the controller may take to stop, or to roll out: its own termination takes 30 s at most, a rollout pulls an
@@ -53,15 +56,22 @@ const PAGE: u32 = 500;
 /// Writes a second: more than the controller makes, since somebody waits for the uninstall.
 const WRITES_PER_SECOND: u32 = 50;
 
+pub(super) const HELP: &str = "Examples:
+  belay cleanup --dry-run
+  belay cleanup --dry-run -o json --context production
+  belay cleanup --stop-controller
+
+It cleans all namespaces. The chart runs it where that is needed.
+
+Exit codes: 0 nothing of Belay's is left, or the dry run is told; 1 something could not be read or cleaned, 2 the command
+line is not understood.";
+
 #[derive(Debug, Args)]
 pub(super) struct CleanupArgs {
     /// Before that, scale the controller to zero and remove the mutating webhooks, so that nothing writes again: for an
     /// uninstall.
     #[arg(long)]
     stop_controller: bool,
-    /// The namespace that Belay runs in.
-    #[arg(long, env = "POD_NAMESPACE", default_value = "belay-system")]
-    namespace: String,
     /// The controller's Deployment.
     #[arg(long, env = "BELAY_CONTROLLER", default_value = "belay-controller")]
     controller: String,
@@ -73,6 +83,12 @@ pub(super) struct CleanupArgs {
     /// Say what would be taken away, and change nothing.
     #[arg(long, conflicts_with = "stop_controller")]
     dry_run: bool,
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    connect: ConnectArgs,
+    #[command(flatten)]
+    belay: BelayNamespace,
     #[command(flatten)]
     pub(super) log: LogArgs,
 }
@@ -105,54 +121,39 @@ impl Keep {
 }
 
 pub(super) async fn run(args: CleanupArgs) -> anyhow::Result<()> {
-    let client = client::connect().await?;
+    let client = args.connect.connect().await?;
+    let namespace = &args.belay.belay_namespace;
     if args.stop_controller {
         remove_webhooks(&client, &args.mutating_configuration).await?;
-        stop_controller(&client, &args.namespace, &args.controller).await?;
+        stop_controller(&client, namespace, &args.controller).await?;
     } else {
         // Most clusters have nothing to be cleaned after an upgrade, and should not wait for anything.
         let found = Passes::run(&client, None, args.keep).await?;
-        if args.dry_run {
-            let Passes { pods, surges } = found;
-            println!("{} pods would be cleaned and {} surges put back; nothing was changed", pods.found, surges.found);
-            return Ok(());
+        if args.dry_run || found.found() == 0 {
+            return args.output.print(&Report::of(args.dry_run, [found.surges.objects, found.pods.objects].concat()));
         }
-        if found.found() == 0 {
-            println!("{}", Counts::default());
-            return Ok(());
-        }
-        await_rollout(&client, &args.namespace, &args.controller).await?;
+        await_rollout(&client, namespace, &args.controller).await?;
     }
     let rate = TokenBucket::new(WRITES_PER_SECOND);
-    let mut done = Counts::default();
+    let mut done = Report::of(false, Vec::new());
     for _ in 0..PASSES {
         let passes = Passes::run(&client, Some(&rate), args.keep).await?;
-        done.pods += passes.pods.cleaned;
-        done.surges += passes.surges.cleaned;
-        if passes.found() == 0 && passes.pods.is_whole && passes.surges.is_whole {
-            println!("{done}");
-            return Ok(());
+        let is_over = passes.found() == 0 && passes.pods.is_whole && passes.surges.is_whole;
+        done.add(passes.surges.objects.into_iter().chain(passes.pods.objects));
+        if is_over {
+            return args.output.print(&done);
         }
         // What is refused now is so in the next pass.
         let refused: Vec<_> = passes.surges.refused.iter().chain(&passes.pods.refused).collect();
         if let Some(refusal) = refused.first() {
-            bail!("{done}; {} cannot be, the first because: {refusal}; mend that and run it again", refused.len());
+            bail!(
+                "{}; {} cannot be, the first because: {refusal}; mend that and run it again",
+                done.summary(),
+                refused.len()
+            );
         }
     }
     bail!("after {PASSES} passes there is still something of Belay's: something goes on writing it; see the log")
-}
-
-/// How many of what were cleaned.
-#[derive(Default)]
-struct Counts {
-    pods: usize,
-    surges: usize,
-}
-
-impl fmt::Display for Counts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} pods cleaned, {} surges put back", self.pods, self.surges)
-    }
 }
 
 /// One look at everything.
@@ -189,7 +190,8 @@ async fn remove_webhooks(client: &Client, name: &str) -> anyhow::Result<()> {
 async fn stop_controller(client: &Client, namespace: &str, name: &str) -> anyhow::Result<()> {
     let api: Api<Deployment> = Api::namespaced(client.clone(), namespace);
     let object = || format!("Deployment {namespace}/{name}");
-    let Some(deployment) = bounded(object(), api.get_opt(name)).await? else { return Ok(()) };
+    let found = bounded(object(), api.get_opt(name)).await.map_err(unreadable)?;
+    let Some(deployment) = found else { return Ok(()) };
     let zero = Patch::Merge(json!({ "spec": { "replicas": 0 } }));
     let params = as_belay();
     match bounded(object(), api.patch_scale(name, &params, &zero)).await {
@@ -205,7 +207,7 @@ async fn stop_controller(client: &Client, namespace: &str, name: &str) -> anyhow
 
 async fn no_pods(client: &Client, namespace: &str, which: &ListParams) -> anyhow::Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let left = bounded("the controller's pods".to_owned(), pods.list_metadata(which)).await?;
+    let left = bounded("the controller's pods".to_owned(), pods.list_metadata(which)).await.map_err(unreadable)?;
     let names: Vec<_> = left.items.iter().map(ResourceExt::name_any).collect();
     ensure!(names.is_empty(), "{} are still there", names.join(", "));
     Ok(())
@@ -216,7 +218,7 @@ async fn await_rollout(client: &Client, namespace: &str, name: &str) -> anyhow::
     let api: Api<Deployment> = Api::namespaced(client.clone(), namespace);
     let object = format!("Deployment {namespace}/{name}");
     eventually(&format!("the rollout of {object}"), async || {
-        let Some(deployment) = bounded(object.clone(), api.get_opt(name)).await? else {
+        let Some(deployment) = bounded(object.clone(), api.get_opt(name)).await.map_err(unreadable)? else {
             // Nothing is enabled any more; its pods may take a moment to end.
             return no_pods(client, namespace, &ListParams::default().labels(CONTROLLER_PODS)).await;
         };
@@ -254,7 +256,8 @@ async fn eventually(what: &str, is_so: impl AsyncFn() -> anyhow::Result<()>) -> 
 #[derive(Default)]
 struct Pass {
     found: usize,
-    cleaned: usize,
+    /// What was cleaned; without a rate, what would be.
+    objects: Vec<Cleaned>,
     refused: Vec<String>,
     /// All were looked at.
     is_whole: bool,
@@ -263,13 +266,28 @@ struct Pass {
 impl Pass {
     fn add(&mut self, other: Self) {
         self.found += other.found;
-        self.cleaned += other.cleaned;
+        self.objects.extend(other.objects);
         self.refused.extend(other.refused);
         self.is_whole &= other.is_whole;
     }
 }
 
-/// Looks at every pod once; without a rate it only says what it finds.
+/// Why something could not be read, and what to do: the applier's errors speak of writes.
+fn unreadable(error: ApplyError) -> anyhow::Error {
+    match error {
+        ApplyError::Forbidden { object, message } => {
+            anyhow!(
+                "cannot read {object}: {message}; ask for that right, or act as somebody who has it (--context, --as)"
+            )
+        }
+        ApplyError::Refused { object, message } | ApplyError::Unreachable { object, message } => {
+            anyhow!("cannot read {object}: {message}")
+        }
+        other => other.into(),
+    }
+}
+
+/// Looks at every pod once; without a rate it only notes what it finds.
 async fn pass(client: &Client, rate: Option<&TokenBucket>, keep: Keep) -> anyhow::Result<Pass> {
     let all: Api<Pod> = Api::all(client.clone());
     let mut page = ListParams::default().limit(PAGE);
@@ -279,20 +297,20 @@ async fn pass(client: &Client, rate: Option<&TokenBucket>, keep: Keep) -> anyhow
             Ok(pods) => pods,
             // The list grew too old while its pods were written: the next pass begins a new one.
             Err(error) if error.is_benign() => return Ok(pass),
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(unreadable(error)),
         };
         for pod in &pods.items {
             let Some(changes) = undo(&pod.metadata, keep) else { continue };
             pass.found += 1;
             let object = object_ref(&pod.metadata);
-            let name = format!("Pod {}/{}", object.namespace, object.name);
+            let cleaned = Cleaned::of("Pod", &object, changes.keys().map(Key::name));
             let Some(rate) = rate else {
-                println!("{name}: {}", changes.keys().map(Key::name).collect::<Vec<_>>().join(", "));
+                pass.objects.push(cleaned);
                 continue;
             };
             rate.take().await;
-            match bounded(name, patch_pod(client, &object, &changes)).await {
-                Ok(_) => pass.cleaned += 1,
+            match bounded(cleaned.to_string(), patch_pod(client, &object, &changes)).await {
+                Ok(_) => pass.objects.push(cleaned),
                 // Met again in the next pass.
                 Err(error) if error.is_benign() || matches!(error, ApplyError::Unreachable { .. }) => {
                     tracing::debug!(%error, "looking again");

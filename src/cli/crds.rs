@@ -1,20 +1,20 @@
 //! `belay crds`: prints the CustomResourceDefinitions.
 
-use std::io::{ErrorKind, Write as _};
+use anyhow::Context as _;
 
-use anyhow::Context;
-
+use super::output::write_out;
 use crate::api;
 
+pub(super) const HELP: &str = "Examples:
+  belay crds | kubectl apply --server-side -f -
+
+Exit codes: 0 printed, 1 standard output cannot be written, 2 the command line is not understood.";
+
 pub(super) fn run() -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
+    let mut text = String::new();
     for crd in api::crds() {
-        let yaml = api::crd_yaml(&crd).context("cannot print a CustomResourceDefinition")?;
-        match write!(out, "---\n{yaml}") {
-            // Whoever reads has seen enough, as `head` does.
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
-            result => result.context("cannot write to standard output")?,
-        }
+        text.push_str("---\n");
+        text.push_str(&api::crd_yaml(&crd).context("cannot print a CustomResourceDefinition")?);
     }
-    Ok(())
+    write_out(text.as_bytes())
 }

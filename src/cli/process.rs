@@ -186,15 +186,30 @@ const QUIET: &str = "kube_client::client=off,kube_runtime::watcher=off";
 
 /// Starts logging to standard error.
 pub(super) fn start_logging(args: &LogArgs) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(format!("{QUIET},{}", args.log)).with_context(|| {
-        format!("BELAY_LOG: {:?} is not a log filter; write one like info or info,belay=debug", args.log)
-    })?;
+    let filter = filter(args.log.as_deref(), std::env::var("RUST_LOG").ok().as_deref())?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(std::io::stderr);
     match args.log_format {
         LogFormat::Text => builder.init(),
         LogFormat::Json => builder.json().init(),
     }
     Ok(())
+}
+
+fn filter(ours: Option<&str>, of_all: Option<&str>) -> anyhow::Result<EnvFilter> {
+    let (name, text) = chosen(ours, of_all);
+    EnvFilter::try_new(format!("{QUIET},{text}"))
+        .with_context(|| format!("{name}: {text:?} is not a log filter; write one like info or info,belay=debug"))
+}
+
+/// The filter that was asked for, and where: ours, else that of every program in Rust, else one line a decision that
+/// changed something.
+fn chosen<'a>(ours: Option<&'a str>, of_all: Option<&'a str>) -> (&'static str, &'a str) {
+    let filled = |text: &&str| !text.is_empty();
+    match (ours.filter(filled), of_all.filter(filled)) {
+        (Some(ours), _) => ("BELAY_LOG", ours),
+        (None, Some(of_all)) => ("RUST_LOG", of_all),
+        (None, None) => ("BELAY_LOG", "info"),
+    }
 }
 
 /// A token that SIGTERM or SIGINT cancels.
@@ -217,6 +232,25 @@ mod tests {
     use prometheus_client::metrics::gauge::Gauge;
 
     use super::*;
+
+    #[test]
+    fn what_is_logged_is_asked_for_by_our_variable_or_else_by_that_of_every_program() {
+        let table = [
+            (None, None, ("BELAY_LOG", "info")),
+            (None, Some("warn"), ("RUST_LOG", "warn")),
+            (Some("debug"), Some("warn"), ("BELAY_LOG", "debug")),
+            (Some(""), Some("warn,belay::cluster=trace"), ("RUST_LOG", "warn,belay::cluster=trace")),
+            (Some("info,belay[{object}]=debug"), Some(""), ("BELAY_LOG", "info,belay[{object}]=debug")),
+        ];
+        for (ours, of_all, expected) in table {
+            assert_eq!(chosen(ours, of_all), expected);
+            assert!(filter(ours, of_all).is_ok(), "{expected:?}");
+        }
+        for (ours, of_all, name) in [(Some("belay=loud"), None, "BELAY_LOG"), (None, Some("belay=loud"), "RUST_LOG")] {
+            let error = filter(ours, of_all).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{name}: \"belay=loud\" is not a log filter")), "{error}");
+        }
+    }
 
     #[test]
     fn a_server_is_ready_without_what_cannot_be_seen_but_not_without_what_is_only_late() {

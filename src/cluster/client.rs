@@ -7,7 +7,7 @@ use thiserror::Error;
 
 /// Connecting takes milliseconds inside a cluster; an API server that does not answer in this time is away, and
 /// the caller's own retry is the better wait.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Longest silence on an open watch: kube asks the server to end each after 290 s and bookmarks come every
 /// minute, so a connection that is silent for longer is dead.
@@ -44,17 +44,27 @@ pub fn describe(error: &kube::Error) -> String {
     }
 }
 
-/// A client for the cluster this runs in, or that KUBECONFIG names.
+/// What says how to reach the cluster that KUBECONFIG names, or that this runs in.
+pub async fn infer() -> Result<Config, ClientError> {
+    Config::infer().await.map_err(|error| ClientError::NoCluster {
+        kubeconfig: std::env::var("KUBECONFIG").unwrap_or_else(|_| "~/.kube/config".to_owned()),
+        reason: root_cause(&error),
+    })
+}
+
+/// A client for servers, of the cluster that this runs in, or that KUBECONFIG names.
+pub async fn connect() -> Result<Client, ClientError> {
+    let mut config = infer().await?;
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    config.read_timeout = Some(READ_TIMEOUT);
+    of(config)
+}
+
+/// A client.
 ///
 /// kube's own retries are off: by default it repeats a 429 or 503 up to fifteen times with growing pauses, so one
 /// write could hang for minutes. Every caller here has its own, shorter idea of when to try again.
-pub async fn connect() -> Result<Client, ClientError> {
-    let mut config = Config::infer().await.map_err(|error| ClientError::NoCluster {
-        kubeconfig: std::env::var("KUBECONFIG").unwrap_or_else(|_| "~/.kube/config".to_owned()),
-        reason: root_cause(&error),
-    })?;
+pub fn of(mut config: Config) -> Result<Client, ClientError> {
     config.default_retry = false;
-    config.connect_timeout = Some(CONNECT_TIMEOUT);
-    config.read_timeout = Some(READ_TIMEOUT);
     Ok(Client::try_from(config)?)
 }

@@ -9,19 +9,20 @@ use belay_decide::view::Governor;
 use kube::api::{DynamicObject, ListParams};
 use kube::{Api, Client, ResourceExt as _};
 
-use super::{PAGE, Pass};
+use super::report::Cleaned;
+use super::{PAGE, Pass, unreadable};
+use crate::cli::connect::told;
 use crate::cluster::apply::{ApplyError, bounded, governor_kind, number_field, object_ref, scaled_object, write_surge};
-use crate::cluster::client::describe;
 use crate::cluster::owners::{Resources, Served, look_up};
 use crate::rate::TokenBucket;
 
 /// What a surge may stand on.
 const GOVERNORS: [Governor; 3] = [Governor::Deployment, Governor::HorizontalPodAutoscaler, Governor::ScaledObject];
 
-/// Looks at everything once that a surge may stand on; without a rate it only says what it finds.
+/// Looks at everything once that a surge may stand on; without a rate it only notes what it finds.
 pub(super) async fn pass(client: &Client, rate: Option<&TokenBucket>) -> anyhow::Result<Pass> {
     let resources = Resources::default();
-    let keda = look_up(client, &scaled_object()).await.map_err(|error| anyhow::anyhow!(describe(&error)));
+    let keda = look_up(client, &scaled_object()).await.map_err(|error| told(&error));
     resources.set(&scaled_object(), keda.context("cannot look up KEDA's ScaledObjects")?);
     let mut pass = Pass { is_whole: true, ..Pass::default() };
     for governor in GOVERNORS {
@@ -46,20 +47,20 @@ async fn of_kind(
             Ok(listed) => listed,
             // The list grew too old: the next pass begins a new one.
             Err(error) if error.is_benign() => return Ok(pass),
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(unreadable(error)),
         };
         for object in listed.items.iter().filter(|object| object.annotations().contains_key(SURGE_ANNOTATION)) {
             let namespace = object.namespace().unwrap_or_default();
-            let name = format!("{} {namespace}/{}", governor.kind(), object.name_any());
+            let cleaned = Cleaned::of(governor.kind(), &object_ref(&object.metadata), [SURGE_ANNOTATION]);
             pass.found += 1;
             let Some(rate) = rate else {
-                println!("{name}: {SURGE_ANNOTATION}");
+                pass.objects.push(cleaned);
                 continue;
             };
             rate.take().await;
             let api = kind.api(client, &namespace);
-            match put_back(&api, governor, &object.name_any(), name).await {
-                Ok(()) => pass.cleaned += 1,
+            match put_back(&api, governor, &object.name_any(), cleaned.to_string()).await {
+                Ok(()) => pass.objects.push(cleaned),
                 // Met again in the next pass.
                 Err(error) if error.is_benign() || matches!(error, ApplyError::Unreachable { .. }) => {
                     tracing::debug!(%error, "looking again");
@@ -152,7 +153,7 @@ mod tests {
     async fn every_surge_is_put_back_to_the_number_before_it_where_nobody_changed_it_since() {
         let api = ApiServer::serving(KEDA, answer).await;
         let done = pass(&api.client, Some(&TokenBucket::new(1000))).await.unwrap();
-        assert_eq!((done.found, done.cleaned, done.refused.len(), done.is_whole), (4, 4, 0, true));
+        assert_eq!((done.found, done.objects.len(), done.refused.len(), done.is_whole), (4, 4, 0, true));
         let expected = |name: &str, spec: Value| {
             json!({"spec": spec, "metadata": {"uid": format!("uid of {name}"), "resourceVersion": "7",
                 "annotations": {SURGE_ANNOTATION: null}}})
@@ -170,7 +171,7 @@ mod tests {
     async fn without_a_rate_or_without_keda_nothing_more_than_that_is_done() {
         let api = ApiServer::start(answer).await;
         let seen = pass(&api.client, None).await.unwrap();
-        assert_eq!((seen.found, seen.cleaned, seen.is_whole), (3, 0, true));
+        assert_eq!((seen.found, seen.objects.len(), seen.is_whole), (3, 3, true));
         assert_eq!(patches(&api), []);
     }
 
@@ -183,7 +184,7 @@ mod tests {
             })
             .await;
             let done = pass(&api.client, Some(&TokenBucket::new(1000))).await.unwrap();
-            assert_eq!((done.found, done.cleaned, done.refused.len()), (4, 3, refused), "{code}");
+            assert_eq!((done.found, done.objects.len(), done.refused.len()), (4, 3, refused), "{code}");
             assert!(done.refused.iter().all(|refusal| refusal.contains("Deployment shop/web")), "{:?}", done.refused);
         }
     }

@@ -56,7 +56,7 @@ fn rate() -> TokenBucket {
 async fn a_pass_takes_ours_off_each_pod_of_every_page_and_nothing_else() {
     let api = cluster(|_| None).await;
     let done = pass(&api.client, Some(&rate()), Keep::default()).await.unwrap();
-    assert_eq!((done.found, done.cleaned, done.refused.len(), done.is_whole), (2, 2, 0, true));
+    assert_eq!((done.found, done.objects.len(), done.refused.len(), done.is_whole), (2, 2, 0, true));
     let patches = patches(&api);
     let names: Vec<_> = patches.iter().map(|asked| asked.what.rsplit('/').next().unwrap()).collect();
     assert_eq!(names, ["a", "c"]);
@@ -67,10 +67,14 @@ async fn a_pass_takes_ours_off_each_pod_of_every_page_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn without_a_rate_a_pass_only_counts() {
+async fn without_a_rate_a_pass_only_notes_what_it_finds() {
     let api = cluster(|_| None).await;
     let done = pass(&api.client, None, Keep::default()).await.unwrap();
-    assert_eq!((done.found, done.cleaned), (2, 0));
+    assert_eq!(done.found, 2);
+    let report = serde_json::to_value(Report::of(true, done.objects)).unwrap();
+    let keys = ["belay.dev/managed", "karpenter.sh/do-not-disrupt", "belay.dev/busy"];
+    let object = |name: &str| json!({"kind": "Pod", "namespace": "ci", "name": name, "keys": keys});
+    assert_eq!(report, json!({"dryRun": true, "pods": 2, "surges": 0, "objects": [object("a"), object("c")]}));
     assert_eq!(patches(&api), []);
 }
 
@@ -86,7 +90,7 @@ async fn one_pod_that_cannot_be_written_keeps_no_other_from_being_cleaned() {
     for (name, code, refused) in table {
         let api = cluster(move |asked| asked.what.ends_with("/pods/a").then_some(Reply::Status(code, "words"))).await;
         let done = pass(&api.client, Some(&rate()), Keep::default()).await.unwrap();
-        assert_eq!((done.found, done.cleaned, done.refused.len()), (2, 1, refused), "{name}");
+        assert_eq!((done.found, done.objects.len(), done.refused.len()), (2, 1, refused), "{name}");
         assert!(done.refused.iter().all(|refusal| refusal.contains("Pod ci/a") && refusal.contains("words")), "{name}");
     }
 }
@@ -100,12 +104,13 @@ async fn a_list_that_grew_too_old_ends_a_pass_and_not_the_whole() {
     })
     .await;
     let done = pass(&api.client, Some(&rate()), Keep::default()).await.unwrap();
-    assert_eq!((done.found, done.cleaned, done.is_whole), (1, 1, false));
+    assert_eq!((done.found, done.objects.len(), done.is_whole), (1, 1, false));
 
     let api =
         cluster(|asked| (asked.what == "GET /api/v1/pods").then_some(Reply::Status(403, "pods is forbidden"))).await;
     let error = pass(&api.client, Some(&rate()), Keep::default()).await.map(|pass| pass.found).unwrap_err();
-    assert!(error.to_string().contains("pods is forbidden"), "{error}");
+    let words = "cannot read the list of pods: pods is forbidden; ask for that right";
+    assert!(error.to_string().starts_with(words), "{error}");
 }
 
 /// Answers that change: of each, the next one every time, and then the last.

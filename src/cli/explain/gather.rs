@@ -18,6 +18,7 @@ use serde::de::DeserializeOwned;
 
 use super::node::SeenCluster;
 use crate::api::{EvictionHold, HandoverPolicy};
+use crate::cli::connect::told;
 use crate::cli::fill;
 use crate::cluster::apply::scaled_object;
 use crate::cluster::client::describe;
@@ -47,7 +48,7 @@ pub(super) async fn config(client: &Client, file: Option<&Path>, namespace: &str
         return Ok(Config::load(file)?);
     }
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
-    let found = maps.list(&ListParams::default().labels(OURS)).await.map_err(|error| anyhow!(describe(&error)));
+    let found = maps.list(&ListParams::default().labels(OURS)).await.map_err(|error| told(&error));
     let found = found.with_context(|| {
         format!("cannot read Belay's configuration in the namespace {namespace}; name a copy with --config")
     })?;
@@ -125,7 +126,7 @@ pub(super) async fn pod(
     let object = pods
         .get(name)
         .await
-        .map_err(|error| anyhow!(describe(&error)))
+        .map_err(|error| told(&error))
         .with_context(|| format!("cannot read the pod {namespace}/{name}"))?;
     let (rules, selects) = config.busy_hints.compile().map_err(|(key, problem)| anyhow!("{key}: {problem}"))?;
     let settings = Settings::of(config, belay_namespace);
@@ -174,9 +175,9 @@ pub(super) async fn cluster(
         cluster.put_pod(project_cost::pod(&pod, &left_out, now), now);
     }
     let mut unread = Vec::new();
-    match all::<PodDisruptionBudget>(client, "PodDisruptionBudgets").await {
+    match pages(&Api::<PodDisruptionBudget>::all(client.clone())).await {
         Ok(budgets) => budgets.iter().for_each(|budget| cluster.put_budget(project_cost::budget(budget, now))),
-        Err(error) => unread.push(format!("{error:#}")),
+        Err(error) => unread.push(format!("PodDisruptionBudgets: {}", describe(&error))),
     }
     match of_karpenter(client, "NodeClaim").await {
         Ok(claims) => claims.iter().for_each(|claim| cluster.put_claim(project_cost::claim(claim))),
@@ -198,7 +199,7 @@ async fn all<K>(client: &Client, what: &str) -> anyhow::Result<Vec<K>>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
 {
-    let found = pages(&Api::<K>::all(client.clone())).await.map_err(|error| anyhow!(describe(&error)));
+    let found = pages(&Api::<K>::all(client.clone())).await.map_err(|error| told(&error));
     found.with_context(|| format!("cannot read {what}"))
 }
 

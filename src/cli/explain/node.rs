@@ -1,7 +1,6 @@
 //! The explanation of a node: how soon it ought to empty and why, and what scale-downs would take from it.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use belay_decide::cost::cluster::Cluster;
 use belay_decide::cost::{
@@ -11,7 +10,8 @@ use belay_decide::doom;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::table;
+use super::pod::write_unread;
+use crate::cli::page::{ForPeople, Page, Row};
 
 /// How many of the next removals of a workload are told.
 const NEXT: usize = 5;
@@ -30,8 +30,9 @@ pub(super) struct SeenCluster {
 
 /// What there is to say about a node.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Report {
+pub(crate) struct Report {
     name: String,
     /// Deletion costs are written; else this is what they would be.
     enabled: bool,
@@ -52,6 +53,7 @@ pub(super) struct Report {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 struct RankReport {
     rank: i32,
@@ -65,6 +67,7 @@ struct RankReport {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 struct Neighbour {
     name: String,
@@ -73,6 +76,7 @@ struct Neighbour {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 struct WorkloadReport {
     namespace: String,
@@ -90,6 +94,7 @@ struct WorkloadReport {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 struct Removal {
     pod: String,
@@ -250,67 +255,66 @@ fn removal(pod: &CostPod, desired: &BTreeMap<&str, Option<i32>>, interchangeable
     }
 }
 
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "Node {}{}",
-            self.name,
-            self.pool.as_ref().map(|pool| format!(" of pool {pool}")).unwrap_or_default()
-        )?;
+impl ForPeople for Report {
+    fn write(&self, page: &mut Page) {
+        let pool = self.pool.as_ref().map(|pool| format!(" of pool {pool}")).unwrap_or_default();
+        page.heading(&format!("Node {}", self.name), &pool);
+        page.gap();
         if !self.enabled {
-            writeln!(f, "\nDeletion costs are off (deletionCost.enabled); this is what they would be.")?;
+            page.line(0, "Deletion costs are off (deletionCost.enabled); this is what they would be.");
+            page.gap();
         }
-        writeln!(f, "\nGroup: {}\n  {}", self.group, self.because)?;
+        page.heading("Group:", &format!(" {}", self.group));
+        page.line(2, &self.because);
         if let Some(pods) = self.pods {
-            writeln!(f, "  {pods} of its pods would have to run elsewhere")?;
+            page.line(2, &format!("{pods} of its pods would have to run elsewhere"));
         }
+        page.gap();
         match &self.rank {
-            None => writeln!(f, "\nRank: none")?,
-            Some(rank) => {
-                writeln!(f, "\nRank: {}, number {} of {} to empty", rank.rank, rank.place, rank.of)?;
-                for (word, neighbour) in [("before it", &rank.before), ("after it", &rank.after)] {
-                    if let Some(Neighbour { name, rank, pods }) = neighbour {
-                        writeln!(f, "  {word}: {name} (rank {rank}, {pods} pods)")?;
-                    }
-                }
-            }
+            None => page.heading("Rank:", " none"),
+            Some(rank) => rank.write(page),
         }
-        writeln!(f, "\nWorkloads here:{}", if self.workloads.is_empty() { " none of a ReplicaSet" } else { "" })?;
+        page.gap();
+        page.heading("Workloads here:", if self.workloads.is_empty() { " none of a ReplicaSet" } else { "" });
         for workload in &self.workloads {
-            self.write_workload(f, workload)?;
+            workload.write(page, &self.name);
         }
-        for unread in &self.unread {
-            writeln!(f, "\nNot read: {unread}")?;
-        }
-        Ok(())
+        write_unread(page, &self.unread);
     }
 }
 
-impl Report {
-    fn write_workload(&self, f: &mut fmt::Formatter<'_>, workload: &WorkloadReport) -> fmt::Result {
-        let WorkloadReport { namespace, replica_set, replicas, pods_here, .. } = workload;
-        writeln!(f, "\n  ReplicaSet {namespace}/{replica_set}: {pods_here} of {replicas} pods here")?;
-        if !workload.spread_over.is_empty() {
-            writeln!(f, "  kept level over {}", workload.spread_over.join(", "))?;
+impl RankReport {
+    fn write(&self, page: &mut Page) {
+        page.heading("Rank:", &format!(" {}, number {} of {} to empty", self.rank, self.place, self.of));
+        for (word, neighbour) in [("before it", &self.before), ("after it", &self.after)] {
+            if let Some(Neighbour { name, rank, pods }) = neighbour {
+                page.line(2, &format!("{word}: {name} (rank {rank}, {pods} pods)"));
+            }
         }
-        if let Some(why) = &workload.withheld {
-            writeln!(f, "  no values: {why}")?;
+    }
+}
+
+impl WorkloadReport {
+    fn write(&self, page: &mut Page, here: &str) {
+        let Self { namespace, replica_set, replicas, pods_here, .. } = self;
+        page.gap();
+        page.line(2, &format!("ReplicaSet {namespace}/{replica_set}: {pods_here} of {replicas} pods here"));
+        if !self.spread_over.is_empty() {
+            page.line(2, &format!("kept level over {}", self.spread_over.join(", ")));
         }
-        writeln!(f, "  the next scale-down takes, in this order:")?;
-        let rows = workload.next.iter().map(|removal| {
+        if let Some(why) = &self.withheld {
+            page.line(2, &format!("no values: {why}"));
+        }
+        page.line(2, "the next scale-down takes, in this order:");
+        let rows = self.next.iter().map(|removal| {
             let node = removal.node.as_deref().unwrap_or("(none)");
-            let here = if node == self.name { ", here" } else { "" };
+            let mark = if node == here { ", here" } else { "" };
             let coming = removal.about_to_be.as_ref().map(|value| format!("about to be {value}"));
             let open = removal.interchangeable.then(|| "or the one below".to_owned());
             let notes: Vec<_> = coming.into_iter().chain(open).collect();
-            [
-                removal.pod.clone(),
-                format!("{node}{here}"),
-                format!("{} ({})", removal.cost, removal.owner),
-                notes.join("; "),
-            ]
+            let cost = format!("{} ({})", removal.cost, removal.owner);
+            Row::of([removal.pod.clone(), format!("{node}{mark}"), cost]).note(notes.join("; "))
         });
-        table(f, ["POD", "NODE", "COST", ""], rows.collect())
+        page.table(&["POD", "NODE", "COST"], "", &rows.collect::<Vec<_>>());
     }
 }

@@ -8,21 +8,22 @@ use belay_decide::busy::reconcile::{Input, reconcile};
 use belay_decide::busy::{Because, Found, eviction as busy_eviction, hints, judge};
 use belay_decide::hold::{self, Allowed, Answer, HoldView, Moment};
 use belay_decide::ownership::{Holder, Key, Record, holder};
-use belay_decide::removers::{LocalVolume, LocalVolumeKind, Outlook, PodFacts, Stage, outlooks};
+use belay_decide::removers::{LocalVolume, LocalVolumeKind, Outlook, PodFacts, Stage, Verdict, outlooks};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::gather::SeenPod;
-use super::table;
+use crate::cli::page::{ForPeople, Page, Row, Tone};
 use crate::cluster::project_busy;
 use crate::webhook::eviction::{facts, left_to_policies};
 
 /// What there is to say about a pod.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Report {
+pub(crate) struct Report {
     namespace: String,
     name: String,
     uid: String,
@@ -34,12 +35,14 @@ pub(super) struct Report {
     hints: Vec<Hint>,
     eviction: EvictionReport,
     holds: Vec<HoldReport>,
+    #[cfg_attr(test, schemars(with = "Vec<()>"))]
     removers: Vec<Outlook>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unread: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 struct StateReport {
     rule: String,
@@ -53,6 +56,7 @@ struct StateReport {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 struct Hint {
     kind: &'static str,
@@ -68,6 +72,7 @@ struct Hint {
 
 /// How an eviction would be answered.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub(super) struct EvictionReport {
     pub(super) held: bool,
@@ -78,6 +83,7 @@ pub(super) struct EvictionReport {
 
 /// A hold.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub(super) struct HoldReport {
     name: String,
@@ -287,52 +293,73 @@ impl fmt::Display for HoldReport {
     }
 }
 
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "Pod {}/{} on {}", self.namespace, self.name, self.node.as_deref().unwrap_or("no node yet"))?;
+impl EvictionReport {
+    /// In two words, and whether that is good news.
+    pub(super) fn verdict(&self) -> (&'static str, Tone) {
+        if self.held { ("held", Tone::Waiting) } else { ("passes", Tone::Good) }
+    }
+}
+
+impl ForPeople for Report {
+    fn write(&self, page: &mut Page) {
+        let node = self.node.as_deref().unwrap_or("no node yet");
+        page.heading(&format!("Pod {}/{}", self.namespace, self.name), &format!(" on {node}"));
+        page.gap();
         match &self.state {
-            None => writeln!(f, "\nState: no busy rule selects it")?,
-            Some(state) => {
-                writeln!(f, "\nState: {} (rule {})", state.state, state.rule)?;
-                writeln!(f, "  {}", state.because)?;
-                if let Some(expression) = &state.expression {
-                    writeln!(f, "  {expression}")?;
-                }
-                if let Some(owner) = &state.owner {
-                    writeln!(f, "  owner: {owner}")?;
-                }
-                if state.linked_pods > 0 {
-                    writeln!(f, "  linked pods: {}", state.linked_pods)?;
-                }
-            }
+            None => page.heading("State:", " no busy rule selects it"),
+            Some(state) => state.write(page),
         }
-        writeln!(
-            f,
-            "\nEviction now: {} ({})",
-            if self.eviction.held { "held" } else { "passes" },
-            self.eviction.reason
-        )?;
-        if let Some(message) = &self.eviction.message {
-            writeln!(f, "  {message}")?;
+        page.gap();
+        let (verdict, tone) = self.eviction.verdict();
+        page.verdict("Eviction now:", verdict, tone, &format!(" ({})", self.eviction.reason));
+        let message = self.eviction.message.iter().cloned();
+        for line in message.chain(self.holds.iter().map(ToString::to_string)) {
+            page.line(2, &line);
         }
-        for hold in &self.holds {
-            writeln!(f, "  {hold}")?;
-        }
-        writeln!(f, "\nHints:{}", if self.hints.is_empty() { " none" } else { "" })?;
+        page.gap();
+        page.heading("Hints:", if self.hints.is_empty() { " none" } else { "" });
         let rows = self.hints.iter().map(|hint| {
             let value = hint.value.as_deref().unwrap_or("(absent)");
             let coming = hint.about_to_be.as_ref().map(|value| format!("about to be {value}")).unwrap_or_default();
-            [format!("{} {}", hint.kind, hint.key), value.to_owned(), hint.owner.to_owned(), coming]
+            Row::of([format!("{} {}", hint.kind, hint.key), value.to_owned(), hint.owner.to_owned()]).note(coming)
         });
-        table(f, ["KEY", "VALUE", "WHOSE", ""], rows.collect())?;
-        writeln!(f, "\nRemovers:")?;
+        page.table(&["KEY", "VALUE", "WHOSE"], "", &rows.collect::<Vec<_>>());
+        page.gap();
+        page.heading("Removers:", "");
         let rows = self.removers.iter().map(|outlook| {
-            [outlook.remover.to_owned(), format!("{:?}", outlook.verdict), outlook.because.clone(), String::new()]
+            let row =
+                Row::of([outlook.remover.to_owned(), format!("{:?}", outlook.verdict)]).note(outlook.because.clone());
+            match outlook.verdict {
+                Verdict::Waits => row.toned(1, Tone::Waiting),
+                Verdict::Goes => row.toned(1, Tone::Good),
+                Verdict::Stays | Verdict::Ignored => row,
+            }
         });
-        table(f, ["WHO", "POD", "BECAUSE", ""], rows.collect())?;
-        for unread in &self.unread {
-            writeln!(f, "\nNot read: {unread}")?;
+        page.table(&["WHO", "POD"], "BECAUSE", &rows.collect::<Vec<_>>());
+        write_unread(page, &self.unread);
+    }
+}
+
+impl StateReport {
+    fn write(&self, page: &mut Page) {
+        page.heading("State:", &format!(" {} (rule {})", self.state, self.rule));
+        page.line(2, &self.because);
+        if let Some(expression) = &self.expression {
+            page.line(2, expression);
         }
-        Ok(())
+        if let Some(owner) = &self.owner {
+            page.line(2, &format!("owner: {owner}"));
+        }
+        if self.linked_pods > 0 {
+            page.line(2, &format!("linked pods: {}", self.linked_pods));
+        }
+    }
+}
+
+/// Tells what could not be read, so that nobody takes silence for absence.
+pub(super) fn write_unread(page: &mut Page, unread: &[String]) {
+    for unread in unread {
+        page.gap();
+        page.problem(&format!("Not read: {unread}"));
     }
 }

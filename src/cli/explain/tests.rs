@@ -6,9 +6,11 @@ mod workloads;
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::cli::page::{ForPeople, Page};
 use crate::config::Config;
 use crate::testing::{self, ApiServer, Reply};
 
@@ -88,10 +90,17 @@ async fn cluster(answers: &[(&'static str, Reply)]) -> ApiServer {
     .await
 }
 
+/// For programs, and for people without a terminal.
+fn told(report: &(impl ForPeople + Serialize)) -> (Value, String) {
+    let mut page = Page::new(None, false);
+    report.write(&mut page);
+    (serde_json::to_value(report).unwrap(), page.text().to_owned())
+}
+
 async fn explained(api: &ApiServer, config: &Config) -> (Value, String) {
     let seen = gather::pod(&api.client, config, "belay-system", "ci", "w").await.unwrap();
     let report = pod::explain(&seen, Clock::wall());
-    (serde_json::to_value(&report).unwrap(), report.to_string())
+    told(&report)
 }
 
 fn ruled() -> Config {

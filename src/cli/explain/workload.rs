@@ -1,7 +1,5 @@
 //! The explanation of a Deployment: what protects it, and what the next eviction of each of its pods would bring about.
 
-use std::fmt;
-
 use belay_decide::handover::Workload;
 use belay_decide::hold::{self, HoldView, Moment};
 use belay_decide::policy::{PolicyView, Protection, Source};
@@ -11,14 +9,15 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::gather::SeenWorkloads;
-use super::pod::{EvictionReport, HoldReport};
-use super::table;
+use super::pod::{EvictionReport, HoldReport, write_unread};
+use crate::cli::page::{ForPeople, Page, Row};
 use crate::cluster::index::{Selected, WorkloadKey};
 
 /// What there is to say about a Deployment.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Report {
+pub(crate) struct Report {
     namespace: String,
     name: String,
     replicas: i32,
@@ -41,6 +40,7 @@ pub(super) struct Report {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 struct ProtectionReport {
     by: String,
@@ -49,6 +49,7 @@ struct ProtectionReport {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 struct ConditionReport {
     r#type: &'static str,
@@ -59,6 +60,7 @@ struct ConditionReport {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 struct PodReport {
     name: String,
@@ -184,49 +186,48 @@ fn eviction(seen: &SeenWorkloads, namespace: &str, name: &str, now: Timestamp) -
     EvictionReport::of(&answer)
 }
 
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "Deployment {}/{}: {} replicas, {}", self.namespace, self.name, self.replicas, self.strategy)?;
+impl ForPeople for Report {
+    fn write(&self, page: &mut Page) {
+        let of = format!(": {} replicas, {}", self.replicas, self.strategy);
+        page.heading(&format!("Deployment {}/{}", self.namespace, self.name), &of);
+        page.gap();
         match &self.protection {
-            None => writeln!(f, "\nNot protected: no HandoverPolicy selects it, and nothing else opts it in")?,
-            Some(protection) => writeln!(
-                f,
-                "\nProtected by {}: handover {}, {} s at most",
-                protection.by, protection.handover, protection.readiness_deadline_seconds
-            )?,
+            None => page.line(0, "Not protected: no HandoverPolicy selects it, and nothing else opts it in"),
+            Some(ProtectionReport { by, handover, readiness_deadline_seconds: seconds }) => {
+                page.line(0, &format!("Protected by {by}: handover {handover}, {seconds} s at most"));
+            }
         }
-        for condition in &self.conditions {
-            let (kind, status, reason) = (condition.r#type, condition.status, condition.reason);
-            writeln!(f, "  {kind}: {status} ({reason})\n    {}", condition.message)?;
+        for ConditionReport { r#type: kind, status, reason, message } in &self.conditions {
+            page.line(2, &format!("{kind}: {status} ({reason})"));
+            page.line(4, message);
         }
         if let Some(autoscaler) = &self.autoscaler {
-            writeln!(f, "\nIts replicas are governed by {autoscaler}")?;
+            page.gap();
+            page.line(0, &format!("Its replicas are governed by {autoscaler}"));
         }
         if let Some(surge) = &self.surge {
-            writeln!(f, "\nReplicas: {surge}")?;
+            page.gap();
+            page.line(0, &format!("Replicas: {surge}"));
         }
-        writeln!(
-            f,
-            "\nPods, if their eviction were asked for now:{}",
-            if self.pods.is_empty() { " none" } else { "" }
-        )?;
+        page.gap();
+        let rest = if self.pods.is_empty() { " none" } else { "" };
+        page.heading("Pods, if their eviction were asked for now:", rest);
         let rows = self.pods.iter().map(|pod| {
             let node = pod.node.as_deref().unwrap_or("no node yet");
             let node = pod.doomed.as_ref().map_or_else(|| node.to_owned(), |by| format!("{node} ({by})"));
-            let (held, reason) = (pod.eviction.held, pod.eviction.reason);
-            let answer = format!("{} ({reason})", if held { "held" } else { "passes" });
-            [pod.name.clone(), node, answer, pod.eviction.message.clone().unwrap_or_default()]
+            let (verdict, tone) = pod.eviction.verdict();
+            let answer = format!("{verdict} ({})", pod.eviction.reason);
+            let message = pod.eviction.message.clone().unwrap_or_default();
+            Row::of([pod.name.clone(), node, answer]).toned(2, tone).note(message)
         });
-        table(f, ["POD", "NODE", "EVICTION", ""], rows.collect())?;
+        page.table(&["POD", "NODE", "EVICTION"], "", &rows.collect::<Vec<_>>());
         if !self.holds.is_empty() {
-            writeln!(f, "\nHolds:")?;
+            page.gap();
+            page.heading("Holds:", "");
         }
         for hold in &self.holds {
-            writeln!(f, "  {hold}")?;
+            page.line(2, &hold.to_string());
         }
-        for unread in &self.unread {
-            writeln!(f, "\nNot read: {unread}")?;
-        }
-        Ok(())
+        write_unread(page, &self.unread);
     }
 }

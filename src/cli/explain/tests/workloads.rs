@@ -39,7 +39,7 @@ async fn explained(answers: &[(&'static str, Reply)]) -> Option<(Value, String)>
     let api = cluster(answers).await;
     let seen = gather::workload(&api.client, &ruled(), "belay-system", "ci").await;
     let report = workload::explain(&seen, "ci", "web", Clock::wall())?;
-    Some((serde_json::to_value(&report).unwrap(), report.to_string()))
+    Some(told(&report))
 }
 
 fn three_pods() -> Vec<(&'static str, Reply)> {
