@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
+pub(crate) use belay_e2e::world::policy;
 use belay_e2e::world::{Namespace, PodInfo, Web, Workload, test};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
@@ -28,15 +29,6 @@ pub(crate) fn test_with_belay(name: &str, body: impl AsyncFnOnce(&Namespace) -> 
     });
 }
 
-/// A HandoverPolicy for a Deployment, with further lines of its spec.
-pub(crate) fn policy(name: &str, spec: &str) -> String {
-    let more = spec.lines().map(|line| format!("  {}", line.trim_end())).collect::<Vec<_>>().join("\n");
-    format!(
-        "apiVersion: belay.dev/v1alpha1\nkind: HandoverPolicy\nmetadata: {{name: {name}}}\nspec:\n  targetRef: {{name: \
-         {name}}}\n{more}\n"
-    )
-}
-
 /// Creates the Deployment `web`, protects it by a policy with these further lines, and waits until both are seen; with
 /// its only pod, the victim to be.
 pub(crate) async fn protected_web(web: Web<'_>, spec: &str) -> anyhow::Result<(Workload, PodInfo)> {
@@ -51,7 +43,7 @@ pub(crate) async fn protected_web(web: Web<'_>, spec: &str) -> anyhow::Result<(W
 
 /// The holds of the namespace.
 pub(crate) async fn holds(ns: &Namespace) -> anyhow::Result<Vec<Value>> {
-    ns.list("evictionholds.belay.dev").await
+    ns.holds().await
 }
 
 /// The one hold of a victim.
@@ -112,7 +104,7 @@ pub(crate) async fn evict_until_it_passes(ns: &Namespace, pod: &PodInfo) -> anyh
 
 /// Waits until Belay has seen the workload protected by the policy, so that the next eviction meets it.
 pub(crate) async fn protected(ns: &Namespace, policy: &str) -> anyhow::Result<()> {
-    condition(ns, policy, "Protected", "True", "Protected").await
+    ns.protected(policy, SOON).await
 }
 
 /// Waits until a policy has this condition.
@@ -123,16 +115,7 @@ pub(crate) async fn condition(
     status: &str,
     reason: &str,
 ) -> anyhow::Result<()> {
-    ns.eventually(&format!("HandoverPolicy {policy} is {kind}={status} ({reason})"), SOON, async || {
-        let policy = ns.get("handoverpolicies.belay.dev", policy).await?;
-        let conditions = policy["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        let found = conditions.iter().any(|condition| {
-            condition["type"] == *kind && condition["status"] == *status && condition["reason"] == *reason
-        });
-        ensure!(found, "its conditions are {conditions:?}");
-        Ok(())
-    })
-    .await
+    ns.policy_condition(policy, [kind, status, reason], SOON).await
 }
 
 /// When a pod became ready, in whole seconds.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use belay_e2e::tools::Running;
-use belay_e2e::world::{Belay, Component, Namespace};
+use belay_e2e::world::{Belay, Namespace};
 
 use crate::stage::{PATIENCE, Scene, fault, metric};
 use crate::support::{SOON, hold_in_phase, restarts};
@@ -68,23 +68,12 @@ fn a_handover_goes_on_after_an_outage_in_which_nobody_could_lead() {
     });
 }
 
-/// What dies with the machine that an API server runs on. The controllers beside it, too: where they survive it, they
-/// wait for up to half a minute before they look again, each kind of object apart, and then it is Kubernetes' endpoints
-/// that lag behind its pods and cost requests.
-const MACHINE: [Component; 3] = [Component::ApiServer, Component::ControllerManager, Component::Scheduler];
-
 pub(crate) async fn die(ns: &Namespace) -> anyhow::Result<()> {
-    for component in MACHINE {
-        ns.cluster().control_plane().kill(component).await?;
-    }
-    Ok(())
+    ns.cluster().control_plane().lose_machine().await
 }
 
 pub(crate) async fn rise(ns: &Namespace) -> anyhow::Result<()> {
-    for component in MACHINE {
-        ns.cluster().control_plane().start_component(component).await?;
-    }
-    Ok(())
+    ns.cluster().control_plane().raise_machine().await
 }
 
 /// Waits for the end of a drain, and starts it again where it gave up because of the outage, as a person would.

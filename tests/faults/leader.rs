@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use belay_e2e::world::{Belay, Namespace, PodInfo};
+use belay_e2e::world::{Belay, Namespace, Paused, PodInfo};
 use serde_json::Value;
 
-use crate::stage::{PATIENCE, Paused, Right, Scene, fault, finally, lose, metric, scale};
+use crate::stage::{PATIENCE, Right, Scene, fault, finally, metric, scale};
 use crate::support::{SOON, events, hold_in_phase};
 
 #[test]
@@ -16,7 +16,7 @@ fn the_standby_ends_the_handover_of_a_leader_whose_machine_is_lost() {
         let drain = scene.drain(ns).await?;
         scene.restarted(ns).await?;
         let lost = belay.leader().await?;
-        lose(ns, &lost).await?;
+        belay.lose(&lost).await?;
 
         let exit = drain.exit(PATIENCE).await?;
         ensure!(exit.success(), "{exit}");

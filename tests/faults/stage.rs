@@ -1,15 +1,12 @@
 //! The stage of the fault tests: one cluster, one Belay, one test at a time, and the tools that break things.
 
-use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use belay_e2e::load::Load;
-use belay_e2e::process::Signal;
 use belay_e2e::tools::Running;
 use belay_e2e::world::{Belay, Cluster, Namespace, PodInfo, Workload, merge, test_on};
-use rustix::process::{Pid, kill_process};
 use serde_json::{Value, json};
 
 use crate::busy_support;
@@ -51,21 +48,9 @@ pub(crate) fn fault(name: &str, body: impl AsyncFnOnce(&Namespace, &Belay) -> an
             *installed = Some(cluster.install_belay(values()?).await?);
         }
         let belay = installed.as_ref().context("Belay was just installed")?;
-        whole(ns, belay).await?;
+        belay.whole(PATIENCE).await?;
         body(ns, belay).await
     });
-}
-
-/// Waits until both replicas of both components are Ready, and one leads.
-pub(crate) async fn whole(ns: &Namespace, belay: &Belay) -> anyhow::Result<()> {
-    ns.eventually("Belay is whole", PATIENCE, async || {
-        for pods in [belay.webhook_pods().await?, belay.controller_pods().await?] {
-            let names: Vec<_> = pods.iter().map(|pod| (&pod.name, pod.ready, pod.terminating)).collect();
-            ensure!(pods.len() == 2 && pods.iter().all(|pod| pod.ready && !pod.terminating), "its pods are {names:?}");
-        }
-        belay.leader().await.map(drop)
-    })
-    .await
 }
 
 /// Does `body`, then `undo` whatever came of it, so that the next test finds a whole Belay. The first error counts.
@@ -81,48 +66,6 @@ pub(crate) async fn finally<T>(
 /// Scales one of Belay's Deployments, and waits until it has just these pods.
 pub(crate) async fn scale(ns: &Namespace, belay: &Belay, component: &str, replicas: usize) -> anyhow::Result<()> {
     belay.scale(ns, component, replicas, PATIENCE).await
-}
-
-/// Takes a pod away as a machine that is lost does: its program is gone at once, and nobody gives anything up.
-pub(crate) async fn lose(ns: &Namespace, pod: &PodInfo) -> anyhow::Result<()> {
-    let args = ["--namespace", SYSTEM, "delete", "pod", &pod.name, "--force", "--grace-period=0"];
-    ns.cluster().kubectl(args).ok().await.map(drop)
-}
-
-/// A program that was stopped with SIGSTOP; it goes on when this is dropped.
-pub(crate) struct Paused(Pid);
-
-impl Paused {
-    /// Stops the program of a pod.
-    pub(crate) fn stop(pod: &PodInfo) -> anyhow::Result<Self> {
-        let pid = process_of(pod)?;
-        kill_process(pid, Signal::STOP).context("SIGSTOP")?;
-        Ok(Self(pid))
-    }
-}
-
-impl Drop for Paused {
-    fn drop(&mut self) {
-        // Gone already where the node agent has ended the pod.
-        let _ = kill_process(self.0, Signal::CONT);
-    }
-}
-
-/// The process of a pod's program: the one whose kubeconfig is in the pod's own folder, which its UID names.
-fn process_of(pod: &PodInfo) -> anyhow::Result<Pid> {
-    let mark = format!("/{}/", pod.uid);
-    let of_pod = |folder: &Path| {
-        let environment = std::fs::read(folder.join("environ")).unwrap_or_default();
-        let mut variables = environment.split(|byte| *byte == 0).map(String::from_utf8_lossy);
-        variables.any(|variable| variable.starts_with("KUBECONFIG=") && variable.contains(&mark))
-    };
-    let folders = std::fs::read_dir("/proc").context("/proc")?.flatten().map(|entry| entry.path());
-    let numbers =
-        folders.filter(|folder| of_pod(folder)).filter_map(|folder| folder.file_name()?.to_str()?.parse().ok());
-    match *numbers.collect::<Vec<i32>>() {
-        [number] => Pid::from_raw(number).context("a process has the number 0"),
-        ref found => bail!("the pod {} has not one process but {found:?}", pod.name),
-    }
 }
 
 /// A right that was taken from a component's ClusterRole.

@@ -8,7 +8,7 @@ use belay_e2e::tools::Running;
 use belay_e2e::world::{Belay, Namespace, PodInfo};
 
 use crate::handover_scene::{Scene, spread, web};
-use crate::stage::{CONTROLLER, PATIENCE, Right, fault, finally, lose};
+use crate::stage::{CONTROLLER, PATIENCE, Right, fault, finally};
 use crate::support::{hold_in_phase, hold_of};
 use crate::surge::{up_and_back, written_by_belay};
 
@@ -112,7 +112,7 @@ fn the_standby_goes_on_with_a_surge_whose_stand_in_is_starting() {
         surge.scene.surged().await?;
         surge.stand_in(false).await?;
         let lost = belay.leader().await?;
-        lose(ns, &lost).await?;
+        belay.lose(&lost).await?;
         surge.ends_well(drain).await?;
         ensure!(belay.leader().await?.name != lost.name, "the lost pod still leads");
         Ok(())

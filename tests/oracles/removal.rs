@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use belay_decide::cost::{CostPod, Readiness, Standing, removal};
 use belay_decide::ownership::Record;
 use belay_decide::view::PodPhase;
+use belay_e2e::chance::Chance;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::ask::{self, Answer, Pod, Question};
-use crate::chance::Chance;
+use crate::chance::chance;
 
 const NOW: Timestamp = Timestamp::constant(1_796_047_200, 123_456_789);
 
@@ -139,7 +140,7 @@ fn sorted(mut batches: Vec<Vec<usize>>) -> Vec<Vec<usize>> {
 
 #[test]
 fn a_removal_order_is_predicted_as_exactly_as_kubernetes_determines_it() {
-    let mut chance = Chance::new();
+    let mut chance = chance();
     let cases: Vec<Case> = (0..CASES).map(|_| case(&mut chance)).collect();
     let questions: Vec<Question> = cases
         .iter()

@@ -13,10 +13,11 @@ use belay_decide::cost::{
     pass, removal,
 };
 use belay_decide::view::{NodeView, PodPhase};
+use belay_e2e::chance::Chance;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::ask::{self, Pod, Question};
-use crate::chance::Chance;
+use crate::chance::chance;
 
 const START: Timestamp = Timestamp::constant(1_796_047_200, 0);
 
@@ -257,7 +258,7 @@ impl Case {
 
 #[test]
 fn every_prefix_of_kubernetes_own_order_keeps_the_skew() {
-    let mut chance = Chance::new();
+    let mut chance = chance();
     let mut cases = Vec::new();
     for _ in 0..CASES {
         let mut case = Case::new(&mut chance);
@@ -285,7 +286,7 @@ fn every_prefix_of_kubernetes_own_order_keeps_the_skew() {
 
 #[test]
 fn without_values_kubernetes_does_not_keep_the_skew() {
-    let mut chance = Chance::new();
+    let mut chance = chance();
     let mut cases: Vec<Case> = (0..200).map(|_| Case::new(&mut chance)).collect();
     for pod in cases.iter_mut().flat_map(|case| &mut case.pods) {
         // To be checked like one of ours, and sorted like none.

@@ -3,12 +3,18 @@
 //! "Steady state costs no writes" and "a dry run changes nothing" are promises about the API server, so they are
 //! checked where the API server records every write and its author.
 
+use std::collections::BTreeMap;
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
 use anyhow::Context as _;
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
+
+/// How the keys begin under which the API server notes the webhooks that it passed over (Kubernetes,
+/// `staging/src/k8s.io/apiserver/pkg/admission/plugin/webhook/validating/dispatcher.go`).
+const FAILED_OPEN: &str = "failed-open.validating.webhook.admission.k8s.io/";
 
 /// One write that the API server answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +39,8 @@ pub struct Write {
     pub message: String,
     /// Whether the request was a dry run by its URL.
     pub dry_run: bool,
+    /// Whether a validating webhook gave no answer and was passed over, by its `failurePolicy: Ignore`.
+    pub failed_open: bool,
     /// What was to be written, a patch as it was sent; null for those resources whose bodies are not recorded (the
     /// audit policy names those that are).
     pub body: Value,
@@ -49,6 +57,8 @@ struct Event {
     request_received_timestamp: Timestamp,
     #[serde(default)]
     request_object: Value,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
     #[serde(default)]
     object_ref: ObjectRef,
     #[serde(default)]
@@ -90,17 +100,32 @@ struct ResponseStatus {
 /// # Errors
 /// When the log cannot be read or holds something that is no audit event.
 pub fn writes(log: &Path, user_prefix: &str) -> anyhow::Result<Vec<Write>> {
-    let text = std::fs::read_to_string(log).with_context(|| format!("cannot read {}", log.display()))?;
+    Ok(writes_since(log, 0, user_prefix)?.0)
+}
+
+/// As [`writes`], of those that stand behind this many bytes of the log; and where to read on the next time. For runs
+/// whose log is too long to be read as a whole again and again.
+///
+/// # Errors
+/// As [`writes`].
+pub fn writes_since(log: &Path, offset: u64, user_prefix: &str) -> anyhow::Result<(Vec<Write>, u64)> {
+    let mut text = String::new();
+    let mut read = || {
+        let mut file = std::fs::File::open(log)?;
+        file.seek(SeekFrom::Start(offset))?;
+        file.read_to_string(&mut text)
+    };
+    read().with_context(|| format!("cannot read {}", log.display()))?;
     let mut writes = Vec::new();
     // The last line may still be being written.
-    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    let whole = text.rfind('\n').map_or("", |end| &text[..=end]);
     for line in whole.lines() {
         let event: Event = serde_json::from_str(line).with_context(|| format!("no audit event: {line}"))?;
         if event.author().starts_with(user_prefix) {
             writes.push(Write::from(event));
         }
     }
-    Ok(writes)
+    Ok((writes, offset + whole.len() as u64))
 }
 
 impl From<Event> for Write {
@@ -122,6 +147,7 @@ impl From<Event> for Write {
             name: object.name,
             code: event.response_status.code,
             message: event.response_status.message,
+            failed_open: event.annotations.keys().any(|key| key.starts_with(FAILED_OPEN)),
             body: event.request_object,
             dry_run: event.request_uri.contains("dryRun=All"),
         }
@@ -137,13 +163,17 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("belay-audit-{}", std::process::id()));
         let line = |user: &str, sub: &str| {
             format!(
-                r#"{{"verb":"create","user":{{"username":"{user}"}},"userAgent":"kubectl","requestReceivedTimestamp":"2026-01-01T00:00:00.5Z","requestURI":"/api/v1/x?dryRun=All","requestObject":{{"a":1}},"objectRef":{{"resource":"pods","subresource":"{sub}","namespace":"ns","name":"web"}},"responseStatus":{{"code":429,"message":"no"}}}}"#
+                r#"{{"verb":"create","user":{{"username":"{user}"}},"userAgent":"kubectl","requestReceivedTimestamp":"2026-01-01T00:00:00.5Z","requestURI":"/api/v1/x?dryRun=All","requestObject":{{"a":1}},"annotations":{{"failed-open.validating.webhook.admission.k8s.io/round_0_index_0":"eviction.hold.belay.dev"}},"objectRef":{{"resource":"pods","subresource":"{sub}","namespace":"ns","name":"web"}},"responseStatus":{{"code":429,"message":"no"}}}}"#
             )
         };
         let text = [line("alice", "eviction"), line("bob", ""), r#"{"verb":"cre"#.to_owned()].join("\n");
         std::fs::write(&folder, text).unwrap();
         let read = writes(&folder, "ali");
+        let (of_bob, end) = writes_since(&folder, line("alice", "eviction").len() as u64 + 1, "").unwrap();
+        let later = writes_since(&folder, end, "").unwrap();
         std::fs::remove_file(&folder).unwrap();
+        assert_eq!(of_bob.iter().map(|write| write.user.as_str()).collect::<Vec<_>>(), ["bob"]);
+        assert_eq!(later, (Vec::new(), end), "the line that is not whole is left for the next time");
         let expected = Write {
             at: "2026-01-01T00:00:00.5Z".parse().unwrap(),
             user: "alice".into(),
@@ -155,6 +185,7 @@ mod tests {
             code: 429,
             message: "no".into(),
             dry_run: true,
+            failed_open: true,
             body: serde_json::json!({ "a": 1 }),
         };
         assert_eq!(read.unwrap(), [expected]);

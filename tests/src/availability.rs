@@ -18,6 +18,7 @@ use kube::runtime::watcher::{self, Event};
 use parking_lot::Mutex;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::watching::events;
 use crate::world::{Namespace, PodInfo, eventually};
 
 /// A watch begins within a moment.
@@ -38,15 +39,11 @@ impl Availability {
         let story = Arc::new(Mutex::new(Story::new()));
         let pods: Api<Pod> = ns.api();
         let config = watcher::Config::default().labels(&format!("app={app}"));
-        let events = watcher::watcher(pods, config);
         let teller = story.clone();
         let watch = ns.cluster().runtime().spawn(async move {
-            let mut events = std::pin::pin!(events);
+            let mut events = std::pin::pin!(events(pods, config));
             while let Some(event) = events.next().await {
-                // It tries again by itself, from where it was.
-                if let Ok(event) = event {
-                    teller.lock().take(event);
-                }
+                teller.lock().take(event);
             }
         });
         let availability = Self { story, _watch: AbortOnDropHandle::new(watch) };

@@ -159,6 +159,7 @@ mod tests {
             code,
             message: String::new(),
             dry_run: false,
+            failed_open: false,
             body: Value::Null,
         }
     }

@@ -62,35 +62,52 @@ pub fn changes<K>(api: Api<K>, config: watcher::Config) -> impl Stream<Item = Ch
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    let watch = Watch { api, config, events: None, failures: 0, known: Known::default(), ready: Vec::new() };
+    let watch = Watch { source: Source::new(api, config), known: Known::default(), ready: Vec::new() };
     futures::stream::unfold(watch, |mut watch| async move {
         let change = watch.next().await;
         Some((change, watch))
     })
 }
 
-struct Watch<K: Resource + Clone + DeserializeOwned + Debug + Send + 'static> {
+/// The watcher's own events, for those who must tell a list from what happens after it. Never ends and never fails.
+pub fn events<K>(api: Api<K>, config: watcher::Config) -> impl Stream<Item = Event<K>> + Send
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    futures::stream::unfold(Source::new(api, config), |mut source| async move {
+        let event = source.next().await;
+        Some((event, source))
+    })
+}
+
+/// kube's watcher, begun anew where it would not do so by itself.
+struct Source<K: Resource + Clone + DeserializeOwned + Debug + Send + 'static> {
     api: Api<K>,
     config: watcher::Config,
     events: Option<BoxStream<'static, watcher::Result<Event<K>>>>,
     failures: u32,
+}
+
+struct Watch<K: Resource + Clone + DeserializeOwned + Debug + Send + 'static> {
+    source: Source<K>,
     known: Known,
     /// Changes to be told before the next event is read, last first.
     ready: Vec<Change<K>>,
 }
 
-impl<K: Resource + Clone + DeserializeOwned + Debug + Send + 'static> Watch<K> {
-    async fn next(&mut self) -> Change<K> {
+impl<K: Resource + Clone + DeserializeOwned + Debug + Send + 'static> Source<K> {
+    fn new(api: Api<K>, config: watcher::Config) -> Self {
+        Self { api, config, events: None, failures: 0 }
+    }
+
+    async fn next(&mut self) -> Event<K> {
         loop {
-            if let Some(change) = self.ready.pop() {
-                return change;
-            }
             let events =
                 self.events.get_or_insert_with(|| watcher::watcher(self.api.clone(), self.config.clone()).boxed());
             match events.next().await {
                 Some(Ok(event)) => {
                     self.failures = 0;
-                    self.take(event);
+                    return event;
                 }
                 Some(Err(error)) => {
                     tracing::debug!(%error, "watch failed, trying again");
@@ -102,6 +119,18 @@ impl<K: Resource + Clone + DeserializeOwned + Debug + Send + 'static> Watch<K> {
                 }
                 None => self.events = None,
             }
+        }
+    }
+}
+
+impl<K: Resource + Clone + DeserializeOwned + Debug + Send + 'static> Watch<K> {
+    async fn next(&mut self) -> Change<K> {
+        loop {
+            if let Some(change) = self.ready.pop() {
+                return change;
+            }
+            let event = self.source.next().await;
+            self.take(event);
         }
     }
 

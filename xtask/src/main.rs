@@ -3,6 +3,7 @@
 mod bench;
 mod control_plane;
 mod demo;
+mod soak;
 mod test;
 mod workspace;
 
@@ -27,6 +28,8 @@ enum Command {
     Bench,
     /// Drain a node twice, without Belay and with it, and count the failed requests.
     Demo(demo::DemoArgs),
+    /// Drain nodes again and again while parts of Belay and of the control plane are killed, and count what must not be.
+    Soak(soak::SoakArgs),
     /// Run everything that has to pass: format, lints, unit and property tests, chart and end-to-end tests.
     Test {
         /// Only these stages, such as `format`, `lint`, `unit` or `harness`.
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
         Command::ControlPlane(command) => control_plane::run(&command),
         Command::Bench => bench::run(),
         Command::Demo(args) => demo::run(&args),
+        Command::Soak(args) => soak::run(&args),
         Command::Test { stages } => test::run(&stages),
     };
     match outcome {

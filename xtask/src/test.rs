@@ -22,8 +22,9 @@ const RUN: &str = "BELAY_TEST_RUN";
 const ORACLES: &str = "oracles";
 
 /// Stages that run one after the other beside all later ones: of the long ones those that work least. Each of their tests
-/// waits for Belay to call something settled, for a new certificate to be trusted, or for Karpenter to look again.
-const ASIDE: [&str; 3] = ["certificates", "cost", "karpenter"];
+/// waits for Belay to call something settled, for a new certificate to be trusted, for a drain to end, or for Karpenter
+/// to look again.
+const ASIDE: [&str; 4] = ["certificates", "cost", "karpenter", "soak"];
 
 /// The width of the column of names.
 const NAMES: usize = 52;

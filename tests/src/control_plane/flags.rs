@@ -187,7 +187,9 @@ impl Layout {
             .arg(flag("audit-policy-file", self.folder.join("audit-policy.yaml").display()))
             .arg(flag("audit-log-path", self.audit_log().display()))
             // Written before the answer is sent, so that a test reads what it has just seen happen.
-            .arg("--audit-log-mode=blocking");
+            .arg("--audit-log-mode=blocking")
+            // Megabytes. It would begin a new file every 100 of them, and a long run be read from its last part alone.
+            .arg("--audit-log-maxsize=100000");
         if !self.options.runtime_config.is_empty() {
             command.arg(flag("runtime-config", self.options.runtime_config.join(",")));
         }

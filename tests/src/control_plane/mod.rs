@@ -37,6 +37,11 @@ const STOP_WITHIN: Duration = Duration::from_secs(30);
 /// How often a condition of the control plane itself is asked for while it starts.
 const POLL: Duration = Duration::from_millis(50);
 
+/// What dies with the machine that an API server runs on. The controllers beside it, too: where they survive it, they
+/// wait for up to half a minute before they look again, each kind of object apart, and then it is Kubernetes' endpoints
+/// that lag behind its pods and cost requests.
+const MACHINE: [Component; 3] = [Component::ApiServer, Component::ControllerManager, Component::Scheduler];
+
 /// A running control plane. Dropping it kills its programs at once and removes its work folder.
 pub struct ControlPlane {
     // Dropped in this order: first the programs, then the folder they write to.
@@ -166,6 +171,28 @@ impl ControlPlane {
     /// When the component does not run.
     pub async fn kill(&self, component: Component) -> anyhow::Result<()> {
         self.take(component)?.stop(Duration::ZERO).await;
+        Ok(())
+    }
+
+    /// The machine dies that the API server, the controllers and the scheduler run on; etcd lives on.
+    ///
+    /// # Errors
+    /// When one of them does not run.
+    pub async fn lose_machine(&self) -> anyhow::Result<()> {
+        for component in MACHINE {
+            self.kill(component).await?;
+        }
+        Ok(())
+    }
+
+    /// What died in [`ControlPlane::lose_machine`] runs again; returns when it is ready.
+    ///
+    /// # Errors
+    /// As [`ControlPlane::start_component`].
+    pub async fn raise_machine(&self) -> anyhow::Result<()> {
+        for component in MACHINE {
+            self.start_component(component).await?;
+        }
         Ok(())
     }
 

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::cluster::Cluster;
 use super::namespace::{Namespace, add_nodes};
+use super::waiting;
 use super::workload::PodInfo;
 use crate::node_agent::Program;
 use crate::plain_http;
@@ -28,7 +29,7 @@ const NAMESPACE: &str = "belay-system";
 const RELEASE: &str = "belay";
 
 /// How the names of all users that Belay's pods are begin.
-pub(super) const USERS: &str = "system:serviceaccount:belay-system:";
+pub const USERS: &str = "system:serviceaccount:belay-system:";
 
 /// The last path element of the chart's image.
 const IMAGE: &str = "belay";
@@ -49,7 +50,7 @@ pub struct Belay {
 }
 
 impl Belay {
-    pub(super) fn of(cluster: &Cluster) -> Self {
+    pub(crate) fn of(cluster: &Cluster) -> Self {
         Self { cluster: cluster.clone() }
     }
 
@@ -169,6 +170,32 @@ impl Belay {
     /// When the pod does not run.
     pub fn kill(&self, pod: &PodInfo) -> anyhow::Result<()> {
         self.cluster.kill_pod(NAMESPACE, &pod.name)
+    }
+
+    /// Takes one of Belay's pods away as a machine that is lost does: its program is gone at once, and nobody gives
+    /// anything up.
+    ///
+    /// # Errors
+    /// When there is no such pod.
+    pub async fn lose(&self, pod: &PodInfo) -> anyhow::Result<()> {
+        let args = ["--namespace", NAMESPACE, "delete", "pod", &pod.name, "--force", "--grace-period=0"];
+        self.cluster.kubectl(args).ok().await.map(drop)
+    }
+
+    /// Waits until both replicas of both components are Ready, and one leads.
+    ///
+    /// # Errors
+    /// When they are not `within` that time.
+    pub async fn whole(&self, within: Duration) -> anyhow::Result<()> {
+        waiting::eventually("Belay is whole", within, async || {
+            for pods in [self.webhook_pods().await?, self.controller_pods().await?] {
+                let names: Vec<_> = pods.iter().map(|pod| (&pod.name, pod.ready, pod.terminating)).collect();
+                let whole = pods.len() == 2 && pods.iter().all(|pod| pod.ready && !pod.terminating);
+                ensure!(whole, "its pods are {names:?}");
+            }
+            self.leader().await.map(drop)
+        })
+        .await
     }
 
     /// What all of Belay's programs wrote so far, pod by pod.

@@ -26,17 +26,21 @@
 
 mod belay;
 mod cluster;
+mod handover;
 mod namespace;
 mod objects;
+mod processes;
 mod report;
 mod waiting;
 mod workload;
 
 use std::panic::AssertUnwindSafe;
 
-pub use belay::Belay;
+pub use belay::{Belay, USERS};
 pub use cluster::Cluster;
+pub use handover::policy;
 pub use namespace::Namespace;
+pub use processes::{Paused, resident};
 pub use waiting::{eventually, throughout};
 pub use workload::{PodInfo, Web, Workload, merge};
 

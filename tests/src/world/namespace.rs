@@ -234,7 +234,7 @@ impl Namespace {
     }
 
     /// Lets the namespace and its nodes go, in the background: the next test need not wait.
-    pub(super) async fn clean_up(&self) {
+    pub async fn clean_up(&self) {
         let namespaces: Api<NamespaceObject> = Api::all(self.client());
         let _ = namespaces.delete(&self.name, &DeleteParams::default()).await;
         // The namespace takes no new pods from now on; those that are left need no grace.
