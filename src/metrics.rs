@@ -1,6 +1,7 @@
 //! What Belay counts. Names follow Prometheus' conventions; label values come from enums and from the configuration,
 //! never from users' names, so their number is bounded.
 
+mod beginning;
 mod costs;
 
 use std::sync::Arc;
@@ -164,6 +165,7 @@ impl Default for Metrics {
             requests.clone(),
         );
         let costs = Costs::register(&mut registry);
+        beginning::from_zero(&evictions, &records, &writes, &handovers);
         Self {
             registry: Mutex::new(registry),
             evictions,

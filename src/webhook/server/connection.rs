@@ -32,7 +32,7 @@ const MAX_HEAD: usize = 32 << 10;
 const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
 
 /// The handshake failure that has to be told: calls fail until somebody acts.
-const REFUSED: &str = "PeerRefused";
+pub(super) const REFUSED: &str = "PeerRefused";
 
 /// How often that is told. Each call fails the same way.
 const TOLD_EVERY: Duration = Duration::from_mins(1);

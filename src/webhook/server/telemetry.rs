@@ -6,6 +6,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use super::connection::REFUSED;
+use super::request::Trouble;
+
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Reason {
     reason: &'static str,
@@ -40,6 +43,11 @@ impl Telemetry {
             "Requests that the router did not answer, by what was wrong",
             telemetry.unserved.clone(),
         );
+        // What alerts count is served from 0 on: an increase is not seen of a series that begins with its first step.
+        telemetry.handshake_failures.get_or_create(&Reason { reason: REFUSED }).inc_by(0);
+        for reason in [Trouble::Overloaded, Trouble::Panicked, Trouble::TimedOut].map(Trouble::name) {
+            telemetry.unserved.get_or_create(&Reason { reason }).inc_by(0);
+        }
         telemetry
     }
 
