@@ -267,19 +267,35 @@ fn every_metric_is_explained_and_no_other() {
     metrics.count_everything();
     metrics.register(Telemetry::register).count_everything();
     let text = metrics.encode().expect("text");
-    let served: BTreeSet<String> = text
+    let served: BTreeMap<String, BTreeSet<String>> = text
         .lines()
         .filter_map(|line| line.strip_prefix("# TYPE "))
         .map(|line| match line.split_once(' ') {
-            Some((name, "counter")) => format!("{name}_total"),
-            Some((name, _)) => name.to_owned(),
+            Some((name, "counter")) => (format!("{name}_total"), labels_of(&text, &format!("{name}_total"))),
+            Some((name, "histogram")) => (name.to_owned(), labels_of(&text, &format!("{name}_count"))),
+            Some((name, _)) => (name.to_owned(), labels_of(&text, name)),
             None => panic!("{line}"),
         })
         .collect();
     let page = read(OPERATIONS_PAGE);
-    let rows = page.lines().filter_map(|line| line.strip_prefix("| `belay_")?.split_once('`'));
-    let documented: BTreeSet<String> = rows.map(|(name, _)| format!("belay_{name}")).collect();
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `belay_")?.split_once("` | "));
+    let documented: BTreeMap<String, BTreeSet<String>> =
+        rows.map(|(name, rest)| (format!("belay_{name}"), labels_in(rest))).collect();
     assert_eq!(documented, served, "the table of metrics in {OPERATIONS_PAGE}");
+}
+
+/// The labels of a metric's first series; one is served of each.
+fn labels_of(text: &str, name: &str) -> BTreeSet<String> {
+    let series = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('{')?.split_once("} "));
+    let pairs = series.map(|(pairs, _)| pairs.split("\",")).into_iter().flatten();
+    pairs.filter_map(|pair| Some(pair.split_once("=\"")?.0.to_owned())).collect()
+}
+
+/// The labels in the second cell of a row; what stands in parentheses are values.
+fn labels_in(row: &str) -> BTreeSet<String> {
+    let cell = row.split('|').next().unwrap_or_default();
+    let outside = cell.split('(').map(|part| part.split_once(')').map_or(part, |(_, rest)| rest));
+    outside.collect::<String>().split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
 /// Rust files below a folder, but for tests.
