@@ -91,6 +91,11 @@ impl Objects {
         Self(parse(&template_of(chart, values, &[]).unwrap_or_else(|error| panic!("{values}: {error}"))))
     }
 
+    /// Those of a manifest that was rendered elsewhere.
+    pub(crate) fn of(objects: Vec<Value>) -> Self {
+        Self(objects)
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Value> {
         self.0.iter()
     }

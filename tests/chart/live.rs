@@ -237,9 +237,11 @@ fn the_api_server_knows_every_field_that_any_option_makes() {
     world::test("chart-fields", async |ns: &Namespace| {
         for case in matrix::cases() {
             let mut values = case.values;
-            // A name of its own keeps it apart from another test's release; the PodMonitor's kind is not served here.
+            // A name of its own keeps it apart from another test's release; the Prometheus Operator's kinds are not served here.
             values["fullnameOverride"] = json!("strict");
-            values["podMonitor"] = json!({ "enabled": false });
+            for option in ["podMonitor", "serviceMonitor", "prometheusRule"] {
+                values[option]["enabled"] = json!(false);
+            }
             let manifest = chart::template(&values, &["--namespace", ns.name()]).map_err(anyhow::Error::msg)?;
             let as_helm = ["apply", "--server-side", "--force-conflicts"];
             let arguments = [&as_helm[..], &["--dry-run=server", "--validate=strict", "-f", "-"]].concat();

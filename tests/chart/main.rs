@@ -1,5 +1,6 @@
 //! Tests of the Helm chart, with the real Helm: what it renders, what it refuses, what it promises in its
-//! documentation, and what a real API server says to it.
+//! documentation, and what a real API server, the API types of every Kubernetes version that it is for, and Prometheus say
+//! to it.
 //!
 //! `UPDATE_GOLDEN=1` rewrites the golden render and the table of values in the chart's README.
 
@@ -12,8 +13,11 @@ mod cost;
 mod documentation;
 mod live;
 mod matrix;
+mod monitoring;
 mod policy;
 mod program;
 mod rbac;
 mod refusals;
 mod render;
+mod schemas;
+mod upgrade;

@@ -16,6 +16,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case { name: "busy hints alone", values: busy_alone() },
         Case { name: "deletion costs alone", values: cost_alone() },
         Case { name: "small", values: small() },
+        Case { name: "a service monitor", values: with_service_monitor(&everything()) },
         Case { name: "everything", values: everything() },
     ]
 }
@@ -149,7 +150,15 @@ fn admission() -> Value {
     })
 }
 
-/// Every value changed from its default.
+/// These values with the ServiceMonitor in the PodMonitor's place: the chart refuses both at once.
+pub(crate) fn with_service_monitor(values: &Value) -> Value {
+    let mut values = values.clone();
+    values["podMonitor"]["enabled"] = json!(false);
+    values["serviceMonitor"]["enabled"] = json!(true);
+    values
+}
+
+/// Every value changed from its default, but for what excludes another one.
 pub(crate) fn everything() -> Value {
     let mut webhook = component("hook");
     webhook["port"] = json!(10250);
@@ -230,6 +239,19 @@ pub(crate) fn everything() -> Value {
             "labels": { "release": "prometheus" },
             "interval": "1m",
             "scrapeTimeout": "20s",
+        },
+        "serviceMonitor": { "labels": { "release": "prometheus" }, "interval": "2m", "scrapeTimeout": "15s" },
+        "prometheusRule": {
+            "enabled": true,
+            "labels": { "release": "prometheus" },
+            "disabled": ["BelayHintConflict"],
+            "overrides": { "BelayStoodDown": { "for": "3h", "severity": "warning" } },
+            "runbookUrl": "https://wiki.example.com/belay",
+        },
+        "dashboard": {
+            "enabled": true,
+            "labels": { "example.com/dashboard": "yes" },
+            "annotations": { "grafana_folder": "Platform" },
         },
         "networkPolicy": {
             "enabled": true,

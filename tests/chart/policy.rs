@@ -82,7 +82,7 @@ fn belay_is_never_asked_about_itself_or_kube_system() {
             "nothing enabled" => 0,
             "deletion costs alone" => 1,
             "busy hints alone" => 3,
-            "everything" => 7,
+            "everything" | "a service monitor" => 7,
             _ => 2,
         };
         assert_eq!(hooks.len(), expected, "{case}");
@@ -152,7 +152,8 @@ fn every_object_says_whose_it_is() {
     for_every_case(|case, objects| {
         for object in objects.iter() {
             let labels = &object["metadata"]["labels"];
-            let component_name = if case == "everything" { "rope" } else { "belay" };
+            let is_everything = matches!(case, "everything" | "a service monitor");
+            let component_name = if is_everything { "rope" } else { "belay" };
             assert_eq!(labels["app.kubernetes.io/name"], component_name, "{case}: {}", name(object));
             assert_eq!(labels["app.kubernetes.io/instance"], "belay", "{case}: {}", name(object));
             assert_eq!(labels["app.kubernetes.io/part-of"], "belay", "{case}: {}", name(object));
@@ -160,7 +161,7 @@ fn every_object_says_whose_it_is() {
             let version = env!("CARGO_PKG_VERSION");
             assert_eq!(labels["app.kubernetes.io/version"], version, "{case}: {}", name(object));
             assert_eq!(labels["helm.sh/chart"], format!("belay-{version}"), "{case}: {}", name(object));
-            if case == "everything" {
+            if is_everything {
                 assert_eq!(labels["example.com/team"], "platform", "{}", name(object));
             }
         }
@@ -183,7 +184,7 @@ fn selectors_find_just_the_pods_of_their_component() {
                 assert_eq!(matches(&budget["spec"]["selector"]["matchLabels"], component), own, "{case}");
                 assert_eq!(budget["spec"]["unhealthyPodEvictionPolicy"], "AlwaysAllow", "{case}");
             }
-            for service in objects.of_kind("Service") {
+            for service in objects.of_kind("Service").filter(|service| service["spec"]["clusterIP"] != "None") {
                 let own = component == "webhook";
                 assert_eq!(matches(&service["spec"]["selector"], component), own, "{case}");
             }
@@ -219,9 +220,26 @@ fn probes_services_and_listeners_agree_on_the_ports() {
             assert_eq!(container["readinessProbe"]["httpGet"]["path"], "/readyz", "{case}");
             assert_eq!(container["livenessProbe"]["httpGet"]["path"], "/livez", "{case}");
         }
-        for service in objects.of_kind("Service") {
+        for service in objects.of_kind("Service").filter(|service| service["spec"]["clusterIP"] != "None") {
             assert_eq!(service["spec"]["ports"][0]["targetPort"], "https", "{case}");
             assert_eq!(service["spec"]["ports"][0]["port"], 443, "{case}");
+        }
+    });
+}
+
+#[test]
+fn only_pods_that_ask_the_api_server_get_a_token() {
+    for_every_case(|case, objects| {
+        for account in objects.of_kind("ServiceAccount") {
+            assert_eq!(account["automountServiceAccountToken"], false, "{case}: {}", name(account));
+        }
+        for (maker, template) in objects.pods() {
+            assert_eq!(template["spec"]["automountServiceAccountToken"], true, "{case}: {maker}");
+            let volumes = template["spec"]["volumes"].as_array().into_iter().flatten();
+            assert!(
+                volumes.into_iter().all(|volume| volume.get("projected").is_none()),
+                "{case}: {maker}: a second token"
+            );
         }
     });
 }

@@ -12,7 +12,12 @@ use crate::matrix;
 
 /// The configuration file of a render as the program reads it, unknown keys and contradictions refused.
 fn read(objects: &Objects) -> Config {
-    let text = objects.get("ConfigMap", "belay-config")["data"]["config.yaml"].as_str().expect("the file is text");
+    read_of(objects.get("ConfigMap", "belay-config"))
+}
+
+/// The same of a ConfigMap.
+pub(crate) fn read_of(map: &Value) -> Config {
+    let text = map["data"]["config.yaml"].as_str().expect("the file is text");
     Config::parse(Path::new("/etc/belay/config.yaml"), text).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 

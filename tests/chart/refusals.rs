@@ -170,6 +170,26 @@ fn workloads_that_would_block_or_share_too_much() {
             json!({ "podMonitor": { "enabled": true, "interval": "5s" } }),
             &["podMonitor.scrapeTimeout (10s) is longer than podMonitor.interval (5s)"],
         ),
+        (
+            json!({ "serviceMonitor": { "enabled": true, "scrapeTimeout": "31s" } }),
+            &["serviceMonitor.scrapeTimeout (31s) is longer than serviceMonitor.interval (30s)"],
+        ),
+        (
+            json!({ "serviceMonitor": { "enabled": true }, "podMonitor": { "enabled": true } }),
+            &["podMonitor.enabled and serviceMonitor.enabled are both true", "Switch one of them off"],
+        ),
+        (
+            json!({ "prometheusRule": { "disabled": ["BelaySlwo"] } }),
+            &["prometheusRule.disabled names BelaySlwo", "use BelayFailedOpen"],
+        ),
+        (
+            json!({ "prometheusRule": { "overrides": { "BelaySlwo": { "for": "1h" } } } }),
+            &["prometheusRule.overrides names BelaySlwo"],
+        ),
+        (
+            json!({ "prometheusRule": { "disabled": ["BelaySlow"], "overrides": { "BelaySlow": { "for": "1h" } } } }),
+            &["prometheusRule.overrides changes BelaySlow, which prometheusRule.disabled leaves out"],
+        ),
     ]);
 }
 

@@ -128,9 +128,16 @@ fn each_capability_alone_makes_what_it_needs() {
 
 #[test]
 fn options_add_their_objects() {
-    let names = Objects::render(&matrix::everything()).names();
-    for name in ["PodMonitor/belay", "NetworkPolicy/belay-webhook", "NetworkPolicy/belay-controller"] {
-        assert!(names.iter().any(|rendered| rendered == name), "{name} is not among {names:?}");
+    let values = matrix::everything();
+    let options = ["NetworkPolicy/belay-webhook", "NetworkPolicy/belay-controller", "PrometheusRule/belay"];
+    for (values, monitor) in [
+        (matrix::with_service_monitor(&values), &["ServiceMonitor/belay", "Service/belay-metrics"][..]),
+        (values, &["PodMonitor/belay"]),
+    ] {
+        let names = Objects::render(&values).names();
+        for name in options.iter().chain(monitor).chain(&["ConfigMap/belay-dashboard"]) {
+            assert!(names.iter().any(|rendered| rendered == name), "{name} is not among {names:?}");
+        }
     }
 }
 
@@ -351,6 +358,7 @@ fn every_value_has_an_effect() {
             "busyHints.presets" => without(&everything, "/busyHints/presetOverrides"),
             // There is another time for the Job while hints are on.
             "cleanup.onUpgrade" => without(&everything, "/busyHints/enabled"),
+            path if path.starts_with("serviceMonitor.") => matrix::with_service_monitor(&everything),
             _ => everything.clone(),
         };
         let mut changed = before.clone();

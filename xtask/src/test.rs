@@ -48,7 +48,8 @@ enum Work {
     Cargo(Vec<String>),
     /// ring must not be in the tree: aws-lc-rs is the one cryptography provider, and two of them panic at start-up.
     NoRing,
-    /// The programs of the test cluster, the oracles, Karpenter and the descheduler, built once.
+    /// The programs of the test cluster, the oracles, Prometheus' parsers, the API types of each Kubernetes version, Karpenter
+    /// and the descheduler, built once.
     Programs,
 }
 
@@ -223,6 +224,8 @@ fn count_tests(log: &str) -> String {
 fn programs() -> anyhow::Result<String> {
     Programs::ensure()?;
     programs::removal_order()?;
+    programs::promql()?;
+    programs::schemas()?;
     programs::karpenter()?;
     programs::descheduler()?;
     programs::scaled_objects()?;

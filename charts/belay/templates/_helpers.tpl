@@ -48,16 +48,20 @@
 {{- if or .Values.evictionHold.enabled .Values.busyHints.enabled -}}true{{- end -}}
 {{- end -}}
 
+{{/* What all pods of the release have in common. */}}
+{{- define "belay.releaseLabels" -}}
+app.kubernetes.io/name: {{ include "belay.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+{{- end -}}
+
 {{- define "belay.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "belay.name" .root | quote }}
-app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
+{{ include "belay.releaseLabels" .root }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
 {{/* The labels that the chart sets by itself, and that nobody can change. */}}
 {{- define "belay.ownLabels" -}}
-app.kubernetes.io/name: {{ include "belay.name" .root | quote }}
-app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
+{{ include "belay.releaseLabels" .root }}
 {{- with .component }}
 app.kubernetes.io/component: {{ . }}
 {{- end }}
@@ -147,4 +151,9 @@ timeoutSeconds: {{ int $call.timeoutSeconds }}
 {{- $total = add $total (mul (trimSuffix (regexFind "[hms]" .) . | atoi) (get $unit (regexFind "[hms]" .))) -}}
 {{- end -}}
 {{- $total -}}
+{{- end -}}
+
+{{/* The alerts, as a JSON list; the prose of the file is Prometheus' templates, not Helm's. */}}
+{{- define "belay.alerts" -}}
+{{- .Files.Get "files/alerts.yaml" | fromYamlArray | toJson -}}
 {{- end -}}

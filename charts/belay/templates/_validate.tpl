@@ -43,7 +43,10 @@ without Belay. Each message names the value and the way out. Rendered by config.
       "commonLabels" .Values.commonLabels
       "webhook.podLabels" .Values.webhook.podLabels
       "controller.podLabels" .Values.controller.podLabels
-      "podMonitor.labels" .Values.podMonitor.labels -}}
+      "podMonitor.labels" .Values.podMonitor.labels
+      "serviceMonitor.labels" .Values.serviceMonitor.labels
+      "prometheusRule.labels" .Values.prometheusRule.labels
+      "dashboard.labels" .Values.dashboard.labels -}}
 {{- range $path, $map := $labels -}}
 {{- range $key, $_ := $map -}}
 {{- if hasKey (include "belay.ownLabels" (dict "root" $ "component" "any") | fromYaml) $key -}}
@@ -135,9 +138,5 @@ without Belay. Each message names the value and the way out. Rendered by config.
 {{- fail (printf "controller.leaderElection.retryPeriod (%s) must be at least 1s: shorter would only load the API server" $election.retryPeriod) -}}
 {{- end -}}
 
-{{- if .Values.podMonitor.enabled -}}
-{{- if gt (include "belay.seconds" .Values.podMonitor.scrapeTimeout | int) (include "belay.seconds" .Values.podMonitor.interval | int) -}}
-{{- fail (printf "podMonitor.scrapeTimeout (%s) is longer than podMonitor.interval (%s): Prometheus refuses that" .Values.podMonitor.scrapeTimeout .Values.podMonitor.interval) -}}
-{{- end -}}
-{{- end -}}
+{{- include "belay.validate.monitoring" . -}}
 {{- end -}}

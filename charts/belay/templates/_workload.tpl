@@ -17,6 +17,8 @@ metadata:
   annotations:
     {{- toYaml . | nindent 4 }}
   {{- end }}
+# Pods that need a token ask for it themselves; no other one of this account gets any.
+automountServiceAccountToken: false
 {{- end -}}
 {{- end -}}
 

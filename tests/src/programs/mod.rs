@@ -1,10 +1,10 @@
 //! The programs that tests run, built from source once and kept in a cache outside the work tree.
 //!
 //! `tests/control-plane/go.mod` names those of a test cluster as tool dependencies, so the Go module proxy is the only
-//! place they come from and `go.sum` pins every byte. The programs of `tests/oracles`, `tests/karpenter` and
-//! `tests/descheduler` are built in the same way from modules of their own, and for some of them from source of our own,
-//! so what tells one build of them from another is those files; only the tests that run them ask for them. Of KEDA only
-//! the definitions are taken, from `tests/keda`.
+//! place they come from and `go.sum` pins every byte. The programs of `tests/oracles`, `tests/promql`, `tests/schemas`,
+//! `tests/karpenter` and `tests/descheduler` are built in the same way from modules of their own, and for some of them
+//! from source of our own, so what tells one build of them from another is those files; only the tests that run them ask
+//! for them. Of KEDA only the definitions are taken, from `tests/keda`.
 
 mod keda;
 mod workshop;
@@ -22,6 +22,9 @@ const ASSETS: &str = "KUBEBUILDER_ASSETS";
 /// Where everything that is built once is kept, when set.
 const CACHE: &str = "BELAY_CACHE";
 
+/// Where a Go module says which versions it is built of.
+const GO_MOD: &str = "go.mod";
+
 /// A program and where its source is.
 struct Source {
     program: &'static str,
@@ -33,6 +36,8 @@ struct Source {
 const KUBERNETES: &str = "k8s.io/kubernetes";
 const KARPENTER: &str = "sigs.k8s.io/karpenter";
 const DESCHEDULER: &str = "sigs.k8s.io/descheduler";
+const PROMETHEUS: &str = "github.com/prometheus/prometheus";
+const KUBERNETES_API: &str = "k8s.io/api";
 
 /// In this order the most costly build comes first and warms Go's build cache for the rest.
 const SOURCES: [Source; 6] = [
@@ -53,6 +58,8 @@ struct Own {
     source: Source,
     /// The folder of its Go module.
     folder: &'static str,
+    /// The file there that says which versions it is built of.
+    go_mod: &'static str,
     /// The files that it is built from, besides the modules that these pin.
     files: &'static [&'static str],
 }
@@ -61,22 +68,45 @@ struct Own {
 static REMOVAL_ORDER: Own = Own {
     source: Source { program: "removal-order", package: "./removal-order", module: KUBERNETES },
     folder: "oracles",
-    files: &["go.mod", "go.sum", "removal-order/main.go"],
+    go_mod: GO_MOD,
+    files: &[GO_MOD, "go.sum", "removal-order/main.go"],
 };
 
 /// See [`karpenter`].
 static KARPENTER_KWOK: Own = Own {
     source: Source { program: "karpenter-kwok", package: "./kwok", module: KARPENTER },
     folder: "karpenter",
-    files: &["go.mod", "go.sum", "kwok/main.go"],
+    go_mod: GO_MOD,
+    files: &[GO_MOD, "go.sum", "kwok/main.go"],
 };
 
 /// See [`descheduler`].
 static THE_DESCHEDULER: Own = Own {
     source: Source { program: "descheduler", package: "sigs.k8s.io/descheduler/cmd/descheduler", module: DESCHEDULER },
     folder: "descheduler",
-    files: &["go.mod", "go.sum"],
+    go_mod: GO_MOD,
+    files: &[GO_MOD, "go.sum"],
 };
+
+/// See [`promql`].
+static PROMQL: Own = Own {
+    source: Source { program: "promql", package: ".", module: PROMETHEUS },
+    folder: "promql",
+    go_mod: GO_MOD,
+    files: &[GO_MOD, "go.sum", "main.go"],
+};
+
+/// The source of every program of [`schemas`].
+const SCHEMAS: Source = Source { program: "schemas", package: ".", module: KUBERNETES_API };
+
+/// See [`schemas`]: that of each Kubernetes version, the newest being the control plane's.
+static ALL_SCHEMAS: [Own; 5] = [
+    Own { source: SCHEMAS, folder: "schemas", go_mod: "v1.33.mod", files: &["v1.33.mod", "v1.33.sum", "main.go"] },
+    Own { source: SCHEMAS, folder: "schemas", go_mod: "v1.34.mod", files: &["v1.34.mod", "v1.34.sum", "main.go"] },
+    Own { source: SCHEMAS, folder: "schemas", go_mod: "v1.35.mod", files: &["v1.35.mod", "v1.35.sum", "main.go"] },
+    Own { source: SCHEMAS, folder: "schemas", go_mod: "v1.36.mod", files: &["v1.36.mod", "v1.36.sum", "main.go"] },
+    Own { source: SCHEMAS, folder: "schemas", go_mod: GO_MOD, files: &[GO_MOD, "go.sum", "main.go"] },
+];
 
 /// The path of the program that answers in which order Kubernetes removes pods, built where it is missing. Blocks, as
 /// [`Programs::ensure`] does.
@@ -103,9 +133,36 @@ pub fn descheduler() -> anyhow::Result<PathBuf> {
     THE_DESCHEDULER.ensure()
 }
 
+/// The path of the program that answers for Prometheus' parsers and its engine, built where it is missing. Blocks, as
+/// [`Programs::ensure`] does.
+///
+/// # Errors
+/// As [`removal_order`].
+pub fn promql() -> anyhow::Result<PathBuf> {
+    PROMQL.ensure()
+}
+
+/// The programs that know the API types of a Kubernetes version, oldest first, each with that version (`v0.33.13`: as the
+/// Go module counts it); built where they are missing. Blocks, as [`Programs::ensure`] does.
+///
+/// # Errors
+/// As [`removal_order`].
+pub fn schemas() -> anyhow::Result<Vec<(String, PathBuf)>> {
+    ALL_SCHEMAS.iter().map(|own| Ok((own.version()?, own.ensure()?))).collect()
+}
+
 impl Own {
+    fn workshop(&self) -> anyhow::Result<Workshop> {
+        Workshop::new(folder(self.folder), self.go_mod, cache_folder()?.join("programs"), which("go"))
+    }
+
     fn ensure(&'static self) -> anyhow::Result<PathBuf> {
-        Workshop::new(folder(self.folder), cache_folder()?.join("programs"), which("go"))?.own(self)
+        self.workshop()?.own(self)
+    }
+
+    /// The version of the module that it is built around.
+    fn version(&self) -> anyhow::Result<String> {
+        self.workshop()?.version_of(self.source.module)
     }
 }
 
@@ -133,7 +190,7 @@ impl Programs {
     /// # Errors
     /// When Go is missing, a build fails (with the compiler's last words) or the cache cannot be written.
     pub fn ensure() -> anyhow::Result<Self> {
-        let workshop = Workshop::new(folder("control-plane"), cache_folder()?.join("programs"), which("go"))?;
+        let workshop = Workshop::new(folder("control-plane"), GO_MOD, cache_folder()?.join("programs"), which("go"))?;
         let assets = std::env::var_os(ASSETS).map(PathBuf::from);
         workshop.ensure(assets.as_deref())
     }

@@ -25,6 +25,9 @@ const LAST_WORDS: usize = 15;
 /// Where programs are built, from what, and with which Go.
 pub(super) struct Workshop {
     module: PathBuf,
+    /// The name of the file with the versions.
+    modfile: &'static str,
+    /// What stands in it.
     go_mod: String,
     cache: PathBuf,
     go: Option<PathBuf>,
@@ -39,10 +42,20 @@ struct Wanted {
 }
 
 impl Workshop {
-    pub(super) fn new(module: PathBuf, cache: PathBuf, go: Option<PathBuf>) -> anyhow::Result<Self> {
-        let go_mod = module.join("go.mod");
+    pub(super) fn new(
+        module: PathBuf,
+        modfile: &'static str,
+        cache: PathBuf,
+        go: Option<PathBuf>,
+    ) -> anyhow::Result<Self> {
+        let go_mod = module.join(modfile);
         let go_mod = std::fs::read_to_string(&go_mod).with_context(|| format!("cannot read {}", go_mod.display()))?;
-        Ok(Self { module, go_mod, cache, go })
+        Ok(Self { module, modfile, go_mod, cache, go })
+    }
+
+    /// The version of a module that the programs here are built with.
+    pub(super) fn version_of(&self, module: &str) -> anyhow::Result<String> {
+        version_of(&self.go_mod, module)
     }
 
     pub(super) fn ensure(&self, assets: Option<&Path>) -> anyhow::Result<Programs> {
@@ -70,7 +83,7 @@ impl Workshop {
             let path = self.module.join(file);
             std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?.hash(&mut source);
         }
-        let version = format!("{}-{:016x}", version_of(&self.go_mod, own.source.module)?, source.finish());
+        let version = format!("{}-{:016x}", self.version_of(own.source.module)?, source.finish());
         let path = self.cache.join(format!("{}-{version}", own.source.program));
         self.build_missing(&[Wanted { source: &own.source, path: path.clone(), version: Some(version) }])?;
         Ok(path)
@@ -83,7 +96,7 @@ impl Workshop {
             wanted.push(match provided.filter(|path| path.is_file()) {
                 Some(path) => Wanted { source, path, version: None },
                 None => {
-                    let version = version_of(&self.go_mod, source.module)?;
+                    let version = self.version_of(source.module)?;
                     let path = self.cache.join(format!("{}-{version}", source.program));
                     Wanted { source, path, version: Some(version) }
                 }
@@ -139,6 +152,7 @@ impl Workshop {
             .env("CGO_ENABLED", "0")
             .args(["build", "-trimpath", "-ldflags", flags, "-o"])
             .arg(&unfinished)
+            .arg(format!("-modfile={}", self.modfile))
             .arg(package)
             .stdin(Stdio::null())
             .output()
@@ -189,7 +203,10 @@ fn linker_flags(go_mod: &str) -> anyhow::Result<String> {
     if let Ok(descheduler) = version_of(go_mod, DESCHEDULER) {
         return Ok(format!("-s -w -X {DESCHEDULER}/pkg/version.version={descheduler}"));
     }
-    let kubernetes = version_of(go_mod, KUBERNETES)?;
+    let Ok(kubernetes) = version_of(go_mod, KUBERNETES) else {
+        // A program of our own, which reports no version.
+        return Ok("-s -w".to_owned());
+    };
     let mut numbers = kubernetes.trim_start_matches('v').split('.');
     let (Some(major), Some(minor)) = (numbers.next(), numbers.next()) else {
         bail!("{kubernetes} is not a Kubernetes version");
@@ -204,7 +221,8 @@ fn linker_flags(go_mod: &str) -> anyhow::Result<String> {
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
-    use super::super::{KARPENTER_KWOK, REMOVAL_ORDER, THE_DESCHEDULER, folder};
+    use super::super::GO_MOD as FILE;
+    use super::super::{ALL_SCHEMAS, KARPENTER_KWOK, PROMQL, REMOVAL_ORDER, THE_DESCHEDULER, folder};
     use super::*;
 
     const GO_MOD: &str = "module x\nrequire (\n\tgo.etcd.io/etcd/server/v3 v3.7.3 // indirect\n\tk8s.io/kubernetes v1.37.2 \
@@ -223,12 +241,12 @@ mod tests {
             Self { folder }
         }
 
-        /// `$6` is the path that Go is told to write to, and `$7` the package.
+        /// `$6` is the path that Go is told to write to, and `$8` the package.
         fn workshop(&self, script: &str) -> Workshop {
             let go = self.folder.join("go");
             std::fs::write(&go, format!("#!/bin/sh\n{script}\n")).unwrap();
             std::fs::set_permissions(&go, std::fs::Permissions::from_mode(0o755)).unwrap();
-            Workshop::new(self.folder.clone(), self.folder.join("cache"), Some(go)).unwrap()
+            Workshop::new(self.folder.clone(), FILE, self.folder.join("cache"), Some(go)).unwrap()
         }
 
         fn cached(&self) -> Vec<String> {
@@ -249,7 +267,7 @@ mod tests {
     #[test]
     fn programs_are_built_once_and_called_by_their_version() {
         let fake = Fake::new("once");
-        let workshop = fake.workshop("echo \"$7\" > \"$6\"; echo built >> built");
+        let workshop = fake.workshop("echo \"$8\" > \"$6\"; echo built >> built");
         let programs = workshop.ensure(None).unwrap();
         assert_eq!(programs.etcd, fake.folder.join("cache/etcd-v3.7.3"));
         assert_eq!(std::fs::read_to_string(&programs.helm).unwrap(), "helm.sh/helm/v4/cmd/helm\n");
@@ -276,7 +294,7 @@ mod tests {
         fake.workshop("sleep 0.05; echo x > \"$6\"; echo built >> built");
         let build = || {
             let go = Some(fake.folder.join("go"));
-            Workshop::new(fake.folder.clone(), fake.folder.join("cache"), go).unwrap().ensure(None).unwrap();
+            Workshop::new(fake.folder.clone(), FILE, fake.folder.join("cache"), go).unwrap().ensure(None).unwrap();
         };
         std::thread::scope(|scope| {
             scope.spawn(build);
@@ -306,7 +324,7 @@ mod tests {
         let fake = Fake::new("own");
         std::fs::create_dir_all(fake.folder.join("removal-order")).unwrap();
         std::fs::write(fake.folder.join("go.sum"), "").unwrap();
-        let workshop = fake.workshop("echo \"$7\" > \"$6\"; echo built >> built");
+        let workshop = fake.workshop("echo \"$8\" > \"$6\"; echo built >> built");
         let build = |source: &str| {
             std::fs::write(fake.folder.join("removal-order/main.go"), source).unwrap();
             workshop.own(&REMOVAL_ORDER).unwrap()
@@ -322,7 +340,7 @@ mod tests {
     #[test]
     fn a_missing_go_is_one_line_that_says_what_to_install() {
         let fake = Fake::new("no-go");
-        let workshop = Workshop::new(fake.folder.clone(), fake.folder.join("cache"), None).unwrap();
+        let workshop = Workshop::new(fake.folder.clone(), FILE, fake.folder.join("cache"), None).unwrap();
         let error = format!("{:#}", workshop.ensure(None).unwrap_err());
         assert!(error.starts_with("Go is missing: install Go 1.26") && !error.contains('\n'), "{error}");
     }
@@ -340,12 +358,25 @@ mod tests {
 
     #[test]
     fn every_program_has_a_version_in_the_go_mods_of_this_repository() {
-        let of_clusters = SOURCES.iter().map(|source| ("control-plane", source));
-        let of_our_own = [&REMOVAL_ORDER, &KARPENTER_KWOK, &THE_DESCHEDULER].map(|own| (own.folder, &own.source));
-        for (module, source) in of_clusters.chain(of_our_own) {
-            let go_mod = std::fs::read_to_string(folder(module).join("go.mod")).unwrap();
+        let of_clusters = SOURCES.iter().map(|source| ("control-plane", FILE, source));
+        let of_our_own = [&REMOVAL_ORDER, &KARPENTER_KWOK, &THE_DESCHEDULER, &PROMQL].into_iter().chain(&ALL_SCHEMAS);
+        let of_our_own = of_our_own.map(|own| (own.folder, own.go_mod, &own.source));
+        for (module, go_mod, source) in of_clusters.chain(of_our_own) {
+            let go_mod = std::fs::read_to_string(folder(module).join(go_mod)).unwrap();
             assert!(version_of(&go_mod, source.module).unwrap().starts_with('v'), "{}", source.program);
         }
+    }
+
+    #[test]
+    fn the_newest_schemas_are_those_of_the_control_plane_and_none_is_left_out() {
+        let version = |own: &Own| own.version().unwrap();
+        let control_plane = std::fs::read_to_string(folder("control-plane").join(FILE)).unwrap();
+        let kubernetes = version_of(&control_plane, KUBERNETES).unwrap();
+        let newest = version(&ALL_SCHEMAS[ALL_SCHEMAS.len() - 1]);
+        assert_eq!(newest.strip_prefix("v0."), kubernetes.strip_prefix("v1."));
+        let minor = |own: &Own| version(own).split('.').nth(1).unwrap().parse::<u32>().unwrap();
+        let minors: Vec<u32> = ALL_SCHEMAS.iter().map(minor).collect();
+        assert_eq!(minors, (33..=37).collect::<Vec<u32>>());
     }
 
     #[test]
@@ -354,6 +385,7 @@ mod tests {
         assert!(flags.contains("gitVersion=v1.37.2 "), "{flags}");
         assert!(flags.ends_with("gitMajor=1 -X k8s.io/component-base/version.gitMinor=37"), "{flags}");
         assert!(linker_flags("require k8s.io/kubernetes main").is_err());
+        assert_eq!(linker_flags("require k8s.io/api v0.33.13").unwrap(), "-s -w");
         let flags = linker_flags("require sigs.k8s.io/karpenter v1.15.0").unwrap();
         assert_eq!(flags, "-s -w -X sigs.k8s.io/karpenter/pkg/operator.Version=1.15.0");
         let flags = linker_flags("require sigs.k8s.io/descheduler v0.36.0").unwrap();
