@@ -57,9 +57,9 @@ fn healthy() -> Vec<String> {
 /// That day, but for the metrics that these series are of.
 fn scene(changes: &[String]) -> Value {
     let metric = |series: &str| series.split('{').next().unwrap_or_default().to_owned();
-    let changed: BTreeSet<String> = changes.iter().map(|series| metric(series)).collect();
+    let told: BTreeSet<String> = changes.iter().map(|series| metric(series)).collect();
     let mut all = healthy();
-    all.retain(|series| !changed.contains(&metric(series)));
+    all.retain(|series| !told.contains(&metric(series)));
     all.extend_from_slice(changes);
     json!({ "series": all, "minutes": MINUTES })
 }
@@ -152,8 +152,8 @@ fn gauges() -> Vec<Firing> {
     };
     let nobody = |one: &str, other: &str, says| Firing { alert: "BelayNobodyLeads", series: leads(one, other), says };
     let elsewhere = r#"belay_webhook_connections{namespace="other",pod="webhook-1"} 2x130"#;
-    let mut stale = series("belay_hold_next_deadline_timestamp_seconds", r#"pod="controller-1""#, "");
-    stale.push_str(&format!("{}x130", END - 60));
+    let passed = format!("{}x130", END - 60);
+    let stale = series("belay_hold_next_deadline_timestamp_seconds", r#"pod="controller-1""#, &passed);
     let slow = |le: &str, values: &str| {
         let labels = format!(r#"pod="webhook-1",path="/validate/eviction",le="{le}""#);
         series("belay_review_duration_seconds_bucket", &labels, values)
