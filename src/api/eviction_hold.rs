@@ -1,5 +1,8 @@
 //! `EvictionHold`: one held eviction.
 //!
+//! By default `kubectl get` shows what fits 80 columns beside the namespace and the name, which begins with the victim's:
+//! the reason, which from the release on is the outcome, so that it says the phase as well.
+//!
 //! Written by Belay alone. Its spec is what was known when the eviction was first held and never changes; that
 //! makes the deadline durable.
 
@@ -22,8 +25,8 @@ use serde::{Deserialize, Serialize};
     status = "EvictionHoldStatus",
     derive = "PartialEq",
     doc = "One held eviction: what is awaited, and until when at the latest.",
-    printcolumn(name = "Victim", type_ = "string", json_path = ".spec.victim.name"),
-    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Victim", type_ = "string", json_path = ".spec.victim.name", priority = 1),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase", priority = 1),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.reason"),
     printcolumn(name = "Workload", type_ = "string", json_path = ".spec.workload.name", priority = 1),
     printcolumn(name = "Node", type_ = "string", json_path = ".spec.victim.node", priority = 1),

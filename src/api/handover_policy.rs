@@ -22,7 +22,12 @@ use serde::{Deserialize, Serialize};
     status = "HandoverPolicyStatus",
     derive = "PartialEq",
     doc = "Which workloads are handed over before their pods are evicted, and how.",
-    printcolumn(name = "Target", type_ = "string", json_path = ".spec.targetRef.name"),
+    // The first of them that is there: a column shows one result.
+    printcolumn(
+        name = "Target",
+        type_ = "string",
+        json_path = ".spec['targetRef','selector']['name','matchLabels','matchExpressions']"
+    ),
     printcolumn(name = "Handover", type_ = "string", json_path = ".spec.handover"),
     printcolumn(
         name = "Protected",

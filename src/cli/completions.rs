@@ -56,6 +56,7 @@ fn candidates(args: Vec<OsString>) -> anyhow::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::Folder;
 
     fn told(words: &[&str]) -> String {
         let args = std::iter::once(&"kubectl_complete-belay").chain(words);
@@ -87,5 +88,32 @@ mod tests {
                 assert!(script.contains(command.get_name()), "{shell}: {}", command.get_name());
             }
         }
+    }
+
+    /// What bash offers when somebody has typed these words and asks for the last one to be completed.
+    fn offered(words: &[&str]) -> Vec<String> {
+        let folder = Folder::new();
+        let mut script = Vec::new();
+        generate(Shell::Bash, &mut Called::Program.command(), "belay", &mut script);
+        let file = folder.write("belay.bash", &String::from_utf8(script).unwrap());
+        // As bash's own completion calls it: the command, the word, and the one before it.
+        let ask = r#"source "$1"; shift; COMP_WORDS=(belay "$@"); COMP_CWORD=$#
+            _belay belay "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"; printf '%s\n' "${COMPREPLY[@]}""#;
+        let output = std::process::Command::new("bash")
+            .args(["--norc", "-c", ask, "bash"])
+            .arg(&file)
+            .args(words)
+            .output()
+            .unwrap_or_else(|error| panic!("bash: {error}"));
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn bash_completes_by_the_script() {
+        assert_eq!(offered(&["check"]), ["check-config"]);
+        assert_eq!(offered(&["explain", "--kubec"]), ["--kubeconfig"]);
+        assert_eq!(offered(&["explain", "--output", ""]), ["text", "json"]);
+        assert!(offered(&["explain", ""]).iter().any(|word| word == "workload"), "{:?}", offered(&["explain", ""]));
     }
 }

@@ -11,6 +11,8 @@ mod busy_foreign;
 mod busy_hints;
 mod busy_presets;
 mod busy_support;
+mod columns;
+mod command_line;
 mod edges;
 mod handover;
 mod support;

@@ -104,6 +104,14 @@ impl Belay {
         Ok(self.cluster.tool(&program().await?, args))
     }
 
+    /// Where the program is that is tested.
+    ///
+    /// # Errors
+    /// When it cannot be built.
+    pub async fn program(&self) -> anyhow::Result<PathBuf> {
+        program().await
+    }
+
     /// The pods of the webhook server, those that stay first.
     ///
     /// # Errors
