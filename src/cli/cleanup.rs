@@ -63,8 +63,8 @@ pub(super) const HELP: &str = "Examples:
 
 It cleans all namespaces. The chart runs it where that is needed.
 
-Exit codes: 0 nothing of Belay's is left, or the dry run is told; 1 something could not be read or cleaned, 2 the command
-line is not understood.";
+Exit codes: 0 nothing of Belay's is left, or the dry run is told;
+1 something could not be read or cleaned; 2 the command line is not understood.";
 
 #[derive(Debug, Args)]
 pub(super) struct CleanupArgs {

@@ -20,8 +20,8 @@ pub(super) const HELP: &str = "Examples:
   belay completions zsh > \"${fpath[1]}/_belay\"
   belay completions fish > ~/.config/fish/completions/belay.fish
 
-As a plugin of kubectl it is completed by kubectl's own completion, where a link kubectl_complete-belay to this program is
-on the PATH beside kubectl-belay.
+As a plugin of kubectl it is completed by kubectl's own completion, where a
+link kubectl_complete-belay to this program is on the PATH.
 
 Exit codes: 0 printed, 1 standard output cannot be written, 2 the command line is not understood.";
 

@@ -26,12 +26,15 @@ use crate::cluster::clock::Clock;
 pub(crate) use self::{node::Report as Node, pod::Report as Pod, workload::Report as Workload};
 
 pub(super) const HELP: &str = "Types:
-  pod       (pods, po)                       what it is doing and why, whose each hint is, whether its eviction would be
-                                             held, and what each remover would do with it now
-  node      (nodes, no)                      how soon it ought to empty and why, its neighbours in that order, and what
-                                             the next scale-down of each workload there would take
-  workload  (deployment, deployments, deploy)  what protects the Deployment, what the next eviction of each of its pods
-                                             would bring about, and what goes on
+  pod (pods, po)
+      what it is doing and why, whose each hint is, whether its eviction would
+      be held, and what each remover would do with it now
+  node (nodes, no)
+      how soon it ought to empty and why, its neighbours in that order, and
+      what the next scale-down of each workload there would take
+  workload (deployment, deployments, deploy)
+      what protects the Deployment, what the next eviction of each of its pods
+      would bring about, and what goes on
 
 Examples:
   belay explain pod runner-abc12 -n ci
