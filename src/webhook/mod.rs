@@ -13,6 +13,7 @@ pub mod memory;
 pub mod pods;
 pub mod recorder;
 pub mod review;
+mod seldom;
 pub mod server;
 #[cfg(test)]
 mod tests;
@@ -41,6 +42,7 @@ use live::LiveReader;
 use memory::Victims;
 use recorder::Recorder;
 use review::{Answer, Request, Review};
+use seldom::Seldom;
 use server::{Trouble, Unserved};
 
 /// The path of eviction reviews.
@@ -185,7 +187,16 @@ fn is_json(content_type: Option<&HeaderValue>) -> bool {
     kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
 }
 
+/// Longest problem that is answered and logged, in characters: it may quote what was sent.
+const MAX_PROBLEM: usize = 200;
+
+/// That something was refused is told by the process, whoever sent it and wherever to.
+static REFUSED: Seldom = Seldom::new();
+
 fn refuse(problem: &str) -> Response {
-    tracing::warn!(%problem, "request refused");
+    let problem: String = problem.chars().take(MAX_PROBLEM).collect();
+    if REFUSED.is_due() {
+        tracing::warn!(%problem, "request refused");
+    }
     (StatusCode::BAD_REQUEST, format!("belay: {problem}\n")).into_response()
 }

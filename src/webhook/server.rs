@@ -13,12 +13,15 @@
 //! before, with the request to close (`Connection: close`, GOAWAY) on each answer; then what is idle is closed
 //! and what is in flight is waited for.
 //!
-//! `accept` takes connections, `connection` lives one's life, `request` answers, `head_timer` ends slow heads.
+//! `accept` takes connections, `connection` lives one's life, `crowd` knows them all, `request` answers, `head_timer` ends slow heads and
+//! `stall_timer` what is written to nobody.
 
 mod accept;
 mod connection;
+mod crowd;
 mod head_timer;
 mod request;
+mod stall_timer;
 mod telemetry;
 #[cfg(test)]
 mod tests;
@@ -30,15 +33,16 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::response::Response;
-use parking_lot::Mutex;
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::seldom::Seldom;
+use crowd::Crowd;
 pub use request::{Trouble, Unserved};
 pub use telemetry::Telemetry;
 
@@ -48,13 +52,19 @@ const CUT_BOUND: Duration = Duration::from_secs(1);
 /// Every limit. The defaults are for admission webhooks.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Connections at once; further ones wait in the listener's backlog. An API server keeps 25 idle ones for each
+    /// Connections at once. Where all are taken, one that is idle makes room for the next, which else waits in the
+    /// listener's backlog. An API server keeps 25 idle ones for each
     /// webhook (client-go, transport/cache.go) and opens more under load; a connection costs some 30 kB.
     pub max_connections: usize,
+    /// How long a connection must have been idle to make room for another. An API server's is not for long while it
+    /// has something to ask.
+    pub spare_after: Duration,
     /// From a connection's acceptance to the end of its TLS handshake.
     pub handshake_timeout: Duration,
     /// From the first byte of an HTTP/1.1 head to its last.
     pub head_timeout: Duration,
+    /// How long an answer may wait for its client to take it.
+    pub stall_timeout: Duration,
     /// How long a connection may be idle. More than the 90 s after which API servers close theirs
     /// (http.DefaultTransport): who closes first must not be us, since a request that crosses with it is lost.
     pub idle_timeout: Duration,
@@ -78,8 +88,10 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             max_connections: 1024,
+            spare_after: Duration::from_secs(1),
             handshake_timeout: Duration::from_secs(5),
             head_timeout: Duration::from_secs(5),
+            stall_timeout: Duration::from_secs(5),
             idle_timeout: Duration::from_secs(150),
             body_limit: 3 << 20,
             body_budget: 32 << 20,
@@ -133,11 +145,12 @@ struct Shared {
     telemetry: Telemetry,
     in_flight: Semaphore,
     budget: Semaphore,
+    crowd: Crowd,
     leaving: AtomicBool,
     cut_connections: AtomicUsize,
     cut_requests: AtomicUsize,
     /// When it was last said that a caller refuses our certificate.
-    refusal_told: Mutex<Option<Instant>>,
+    refusal_told: Seldom,
 }
 
 impl Server {
@@ -193,10 +206,11 @@ impl Server {
         let shared = Arc::new(Shared {
             in_flight: Semaphore::new(options.max_in_flight),
             budget: Semaphore::new(request::kibibytes(options.body_budget) as usize),
+            crowd: Crowd::default(),
             leaving: AtomicBool::new(false),
             cut_connections: AtomicUsize::new(0),
             cut_requests: AtomicUsize::new(0),
-            refusal_told: Mutex::new(None),
+            refusal_told: Seldom::new(),
             tls,
             router,
             options,

@@ -26,20 +26,21 @@ use crate::cluster::watch::Sink as _;
 use crate::config::Config;
 use crate::testing;
 
-const EVICTION: &str = include_str!("../../tests/fixtures/admission-reviews/pod-eviction-by-kubectl-drain.json");
+pub(super) const EVICTION: &str =
+    include_str!("../../tests/fixtures/admission-reviews/pod-eviction-by-kubectl-drain.json");
 const DRY_RUN: &str =
     include_str!("../../tests/fixtures/admission-reviews/pod-eviction-by-kubectl-drain-dryrun-server.json");
 const CREATION: &str = include_str!("../../tests/fixtures/admission-reviews/pod-create-by-replicaset.json");
 
 /// A webhook, and what it would record.
-struct Webhook {
-    handlers: Arc<Handlers>,
+pub(super) struct Webhook {
+    pub(super) handlers: Arc<Handlers>,
     records: mpsc::Receiver<Entry>,
 }
 
 impl Webhook {
     /// With this configuration and an empty cache.
-    fn of(config: &Config) -> Self {
+    pub(super) fn of(config: &Config) -> Self {
         Self::with(config, |_| {})
     }
 
@@ -68,7 +69,7 @@ impl Webhook {
 
     /// Fills the cache with one protected Deployment `web` in `default`: its only pod is the one of the recorded
     /// eviction, and it is ready.
-    fn fill(&self) {
+    pub(super) fn fill(&self) {
         let owner = |kind: &str, name: &str, uid: &str| json!([{"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": uid, "controller": true}]);
         let deployment = json!({
             "metadata": {"namespace": "default", "name": "web", "uid": "d", "generation": 1, "resourceVersion": "1",

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::sleep;
+use tokio::time::{interval, sleep};
 
 use super::Shared;
 
@@ -29,8 +29,7 @@ pub(super) async fn until(
     let mut back_off = BACK_OFF.0;
     loop {
         let accepted = async {
-            // A closed semaphore ends no loop: nobody closes it.
-            let permit = Arc::clone(&room).acquire_owned().await.map_err(Error::other)?;
+            let permit = find_room(&room, shared).await?;
             let (stream, _) = listener.accept().await?;
             Ok((permit, stream))
         };
@@ -61,6 +60,29 @@ pub(super) async fn until(
             Some(Ok((stream, _))) => start(permit, stream),
             Some(Err(error)) if is_of_one_connection(&error) => {}
             _ => return,
+        }
+    }
+}
+
+/// A place for one connection more; where all are taken, one that is idle is asked to go.
+async fn find_room(room: &Arc<Semaphore>, shared: &Shared) -> Result<OwnedSemaphorePermit, Error> {
+    if let Ok(permit) = Arc::clone(room).try_acquire_owned() {
+        return Ok(permit);
+    }
+    let spare_after = shared.options.spare_after;
+    let mut looking = interval(spare_after.max(BACK_OFF.0));
+    let permit = Arc::clone(room).acquire_owned();
+    let mut permit = pin!(permit);
+    loop {
+        tokio::select! {
+            biased;
+            // A closed semaphore ends no loop: nobody closes it.
+            permit = &mut permit => return permit.map_err(Error::other),
+            _ = looking.tick() => {
+                if shared.crowd.make_room(spare_after) {
+                    shared.telemetry.made_room();
+                }
+            }
         }
     }
 }

@@ -22,7 +22,9 @@ use tokio::time::{Instant, interval_at, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use super::crowd::Place;
 use super::head_timer::{Activity, HeadTimer};
+use super::stall_timer::StallTimer;
 use super::{Phase, Shared, request};
 
 /// Largest head of an HTTP/1.1 request. An API server's is below 1 KiB; its URL carries only a timeout.
@@ -34,25 +36,24 @@ const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs
 /// The handshake failure that has to be told: calls fail until somebody acts.
 pub(super) const REFUSED: &str = "PeerRefused";
 
-/// How often that is told. Each call fails the same way.
-const TOLD_EVERY: Duration = Duration::from_mins(1);
-
 /// Serves one connection to its end.
 pub(super) async fn live(shared: Arc<Shared>, stream: TcpStream, phase: watch::Receiver<Phase>) {
     let _open = shared.telemetry.connection();
     // Answers are small and waited for. A socket that is gone already says so at the next read.
     let _ = stream.set_nodelay(true);
-    let Some(tls) = shared.tls.clone() else { return serve(&shared, stream, false, phase).await };
+    let place = shared.crowd.join();
+    let Some(tls) = shared.tls.clone() else { return serve(&shared, &place, stream, false, phase).await };
     let mut cut = phase.clone();
     let handshake = timeout(shared.options.handshake_timeout, handshake(&tls, stream));
     let finished = tokio::select! {
         finished = handshake => finished,
+        () = place.asked_to_go() => return,
         () = reached(&mut cut, Phase::Cut) => return note_cut(&shared, 0),
     };
     match finished.unwrap_or(Err("Timeout")) {
         Ok(stream) => {
             let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-            serve(&shared, stream, is_h2, phase).await;
+            serve(&shared, &place, stream, is_h2, phase).await;
         }
         Err(reason) => {
             shared.telemetry.handshake_failed(reason);
@@ -85,10 +86,7 @@ fn handshake_failure(error: &io::Error) -> &'static str {
 }
 
 fn tell_refusal(shared: &Shared) {
-    let now = Instant::now();
-    let mut told = shared.refusal_told.lock();
-    if told.is_none_or(|told| now.duration_since(told) >= TOLD_EVERY) {
-        *told = Some(now);
+    if shared.refusal_told.is_due() {
         tracing::warn!(
             "a caller does not trust the serving certificate; if it is an API server, compare the caBundle of the \
              webhook configurations with the CA Secret and see the controller's log"
@@ -96,15 +94,16 @@ fn tell_refusal(shared: &Shared) {
     }
 }
 
-async fn serve<S>(shared: &Arc<Shared>, stream: S, is_h2: bool, phase: watch::Receiver<Phase>)
+async fn serve<S>(shared: &Arc<Shared>, place: &Place<'_>, stream: S, is_h2: bool, phase: watch::Receiver<Phase>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let activity = Arc::new(Activity::default());
+    let activity = &place.activity;
     let head_timeout = (!is_h2).then_some(shared.options.head_timeout);
-    let io = TokioIo::new(HeadTimer::new(stream, head_timeout, Arc::clone(&activity)));
+    let stream = StallTimer::new(stream, shared.options.stall_timeout);
+    let io = TokioIo::new(HeadTimer::new(stream, head_timeout, Arc::clone(activity)));
     let service = service_fn(|request| {
-        let (shared, activity) = (Arc::clone(shared), Arc::clone(&activity));
+        let (shared, activity) = (Arc::clone(shared), Arc::clone(activity));
         async move { Ok::<_, Infallible>(request::answer(&shared, &activity, request).await) }
     });
     let builder = builder(shared, is_h2);
@@ -125,9 +124,15 @@ where
                 }
                 return;
             }
-            () = asked_to_leave(&mut leave, leave_at, &activity), if !is_leaving => {
+            () = asked_to_leave(&mut leave, leave_at, activity), if !is_leaving => {
                 is_leaving = true;
                 connection.as_mut().graceful_shutdown();
+            }
+            // Where a request has come meanwhile, another connection has to go.
+            () = place.asked_to_go() => {
+                if activity.active() == 0 {
+                    return;
+                }
             }
             () = reached(&mut cut, Phase::Cut) => return note_cut(shared, activity.active()),
             // hyper does this for HTTP/1.1, and does not for HTTP/2.

@@ -11,16 +11,30 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::SetOnce;
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep};
 
 /// What goes on on one connection, as its requests tell.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Activity {
     heads: AtomicUsize,
     active: AtomicUsize,
     first: SetOnce<()>,
+    /// When it was opened, or the last request ended.
+    idle_since: Mutex<Instant>,
+}
+
+impl Default for Activity {
+    fn default() -> Self {
+        Self {
+            heads: AtomicUsize::new(0),
+            active: AtomicUsize::new(0),
+            first: SetOnce::new(),
+            idle_since: Mutex::new(Instant::now()),
+        }
+    }
 }
 
 /// One request in flight.
@@ -42,6 +56,11 @@ impl Activity {
         self.active.load(Ordering::Relaxed)
     }
 
+    /// Since when there is no request in flight; absent while there is one.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        (self.active() == 0).then(|| *self.idle_since.lock())
+    }
+
     /// Heads read so far.
     pub(super) fn heads(&self) -> usize {
         self.heads.load(Ordering::Relaxed)
@@ -55,6 +74,7 @@ impl Activity {
 
 impl Drop for Active<'_> {
     fn drop(&mut self) {
+        *self.0.idle_since.lock() = Instant::now();
         self.0.active.fetch_sub(1, Ordering::Relaxed);
     }
 }

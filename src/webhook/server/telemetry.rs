@@ -19,6 +19,7 @@ struct Reason {
 pub struct Telemetry {
     connections: Gauge,
     accept_failures: Counter,
+    made_room: Counter,
     handshake_failures: Family<Reason, Counter>,
     unserved: Family<Reason, Counter>,
 }
@@ -32,6 +33,11 @@ impl Telemetry {
             "webhook_accept_failures",
             "Connections that could not be accepted, such as for want of file descriptors",
             telemetry.accept_failures.clone(),
+        );
+        registry.register(
+            "webhook_connections_made_room",
+            "Idle connections that were closed to make room because all were taken",
+            telemetry.made_room.clone(),
         );
         registry.register(
             "webhook_handshake_failures",
@@ -84,6 +90,10 @@ impl Telemetry {
 
     pub(super) fn accept_failed(&self) {
         self.accept_failures.inc();
+    }
+
+    pub(super) fn made_room(&self) {
+        self.made_room.inc();
     }
 
     pub(super) fn handshake_failed(&self, reason: &'static str) {

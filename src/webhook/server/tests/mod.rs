@@ -1,7 +1,11 @@
 //! The server on real sockets, with real TLS.
 
+mod attack;
+mod child;
 mod descriptors;
 mod faults;
+mod frames;
+mod hostile;
 mod serving;
 mod shutdown;
 mod swap;
@@ -31,6 +35,9 @@ use webhook_certs::{CaSecret, CertResolver, Jitter, Leaf, LeafRequest, Step};
 
 use super::{Drained, Options, Server, Telemetry, Trouble, Unserved};
 use crate::cluster::clock::Clock;
+use crate::testing;
+use crate::webhook;
+use crate::webhook::tests::{EVICTION, Webhook};
 
 const NAME: &str = "belay-webhook.belay-system.svc";
 
@@ -60,19 +67,24 @@ impl Authority {
 
     /// A connector that trusts exactly this authority and makes a full handshake each time.
     fn connector(&self, protocol: &str) -> TlsConnector {
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(&self.secret.bundle_pem()) {
-            roots.add(certificate.unwrap()).unwrap();
-        }
-        let mut config = rustls::ClientConfig::builder_with_provider(Arc::clone(provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        config.resumption = rustls::client::Resumption::disabled();
-        config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
-        TlsConnector::from(Arc::new(config))
+        trusting(&self.secret.bundle_pem(), protocol)
     }
+}
+
+/// A connector that trusts exactly these authorities and makes a full handshake each time.
+fn trusting(bundle: &[u8], protocol: &str) -> TlsConnector {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(bundle) {
+        roots.add(certificate.unwrap()).unwrap();
+    }
+    let mut config = rustls::ClientConfig::builder_with_provider(Arc::clone(provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.resumption = rustls::client::Resumption::disabled();
+    config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
+    TlsConnector::from(Arc::new(config))
 }
 
 /// A server that runs.
@@ -219,6 +231,22 @@ async fn read(response: Response<hyper::body::Incoming>) -> hyper::Result<Got> {
     let body = body.collect().await?.to_bytes();
     let text = String::from_utf8(body.to_vec()).unwrap();
     Ok(Got { status: parts.status, version: parts.version, headers: parts.headers, text })
+}
+
+/// The webhook itself, as the program serves it, with a pod in its cache whose eviction it holds: the one of the
+/// recorded review.
+async fn start_webhook(options: Options) -> Running {
+    let webhook = Webhook::of(&testing::config(""));
+    webhook.fill();
+    let router = webhook::router(Arc::clone(&webhook.handlers));
+    start_with(router, options, |server| server.fallback(webhook::unserved)).await
+}
+
+/// Asks for the eviction, which is held: the webhook works.
+async fn is_held(client: &mut Client) {
+    let got = client.post(webhook::EVICTION_PATH, EVICTION).await.unwrap();
+    let answer: serde_json::Value = serde_json::from_str(&got.text).unwrap();
+    assert_eq!((got.status, &answer["response"]["status"]["code"]), (StatusCode::OK, &429.into()), "{answer}");
 }
 
 /// Answers a body's size.

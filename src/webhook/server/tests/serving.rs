@@ -127,7 +127,7 @@ async fn many_large_bodies_at_once_are_all_served_on_connections_of_their_own() 
 
 #[tokio::test]
 async fn connections_beyond_the_limit_wait_for_their_turn() {
-    let server = start(sizes(), Options { max_connections: 2, ..quick() }).await;
+    let server = start(sizes(), Options { max_connections: 2, spare_after: PATIENCE, ..quick() }).await;
     let [mut first, _second] = server.clients().await;
     first.post("/size", "x").await.unwrap();
     let third = async { server.http1().await.post("/size", "xx").await.unwrap().text };
