@@ -3,8 +3,11 @@
 mod bench;
 mod control_plane;
 mod demo;
+mod fuzz;
+mod sbom;
 mod soak;
 mod test;
+mod tools;
 mod workspace;
 
 use std::process::ExitCode;
@@ -30,6 +33,16 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Drain nodes again and again while parts of Belay and of the control plane are killed, and count what must not be.
     Soak(soak::SoakArgs),
+    /// Feed what reads foreign bytes with what nobody thought of.
+    Fuzz {
+        /// Only this target: `review`, `answer`, `config` or `expression`.
+        target: Option<String>,
+        /// How long each target runs, in seconds.
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+    },
+    /// Write what a release is made of, as CycloneDX, and say where it is.
+    Sbom,
     /// Run everything that has to pass: format, lints, unit and property tests, chart and end-to-end tests.
     Test {
         /// Only these stages, such as `format`, `lint`, `unit` or `harness`.
@@ -43,6 +56,8 @@ fn main() -> ExitCode {
         Command::Bench => bench::run(),
         Command::Demo(args) => demo::run(&args),
         Command::Soak(args) => soak::run(&args),
+        Command::Fuzz { target, seconds } => fuzz::run(target.as_deref(), seconds),
+        Command::Sbom => sbom::run(),
         Command::Test { stages } => test::run(&stages),
     };
     match outcome {

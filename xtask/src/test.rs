@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use belay_e2e::programs::{self, Programs};
 
-use crate::workspace;
+use crate::{tools, workspace};
 
 /// Set for everything that a run starts, so that what it leaves behind can be found by it.
 const RUN: &str = "BELAY_TEST_RUN";
@@ -23,8 +23,8 @@ const ORACLES: &str = "oracles";
 
 /// Stages that run one after the other beside all later ones: of the long ones those that work least. Each of their tests
 /// waits for Belay to call something settled, for a new certificate to be trusted, for a drain to end, or for Karpenter
-/// to look again.
-const ASIDE: [&str; 4] = ["certificates", "cost", "karpenter", "soak"];
+/// to look again. Before them what only compiles.
+const ASIDE: [&str; 5] = ["deny", "certificates", "cost", "karpenter", "soak"];
 
 /// The width of the column of names.
 const NAMES: usize = 52;
@@ -46,8 +46,9 @@ struct Stage {
 enum Work {
     /// A cargo command that has to succeed.
     Cargo(Vec<String>),
-    /// ring must not be in the tree: aws-lc-rs is the one cryptography provider, and two of them panic at start-up.
-    NoRing,
+    /// The licences, crates and sources that deny.toml allows. Advisories are asked for at a release: they are news, which
+    /// no change of ours brings.
+    Deny,
     /// The programs of the test cluster, the oracles, Prometheus' parsers, the API types of each Kubernetes version, Karpenter
     /// and the descheduler, built once.
     Programs,
@@ -98,7 +99,6 @@ fn stages() -> anyhow::Result<Vec<Stage>> {
     let mut stages = vec![
         cargo("format", "the format of the code", &["fmt", "--all", "--check"]),
         cargo("lint", "lints", &lints),
-        Stage { name: "ring".into(), title: "one cryptography provider".into(), work: Work::NoRing, is_first: true },
         cargo("unit", "unit, property and documentation tests", &["test", "--workspace", "--exclude", "belay-e2e"]),
         cargo("harness-unit", "unit tests of the harness", &["test", "--package", "belay-e2e", "--lib"]),
         Stage {
@@ -108,6 +108,12 @@ fn stages() -> anyhow::Result<Vec<Stage>> {
             is_first: true,
         },
     ];
+    stages.push(Stage {
+        name: "deny".into(),
+        title: "licences, crates and their sources".into(),
+        work: Work::Deny,
+        is_first: false,
+    });
     // What needs no control plane comes first, and then the harness: where it fails, the others would for its reasons.
     let mut targets = workspace::test_targets("belay-e2e")?;
     targets.sort_by_key(|target| (target != ORACLES, target != "harness", target != "chart", target.clone()));
@@ -156,7 +162,7 @@ impl Run {
         }
         let outcome = match &stage.work {
             Work::Cargo(args) => self.cargo(&stage.name, args),
-            Work::NoRing => no_ring(),
+            Work::Deny => self.deny(),
             Work::Programs => programs(),
         };
         let verdict = match &outcome {
@@ -195,6 +201,18 @@ impl Run {
         Ok(count_tests(&text))
     }
 
+    fn deny(&self) -> anyhow::Result<String> {
+        let program = tools::DENY.ensure()?;
+        let output = std::process::Command::new(&program)
+            .current_dir(workspace::folder())
+            .args(["--workspace", "check", "licenses", "bans", "sources"])
+            .env(RUN, &self.id)
+            .output()
+            .with_context(|| format!("cannot run {}", program.display()))?;
+        ensure!(output.status.success(), "deny.toml forbids it:\n{}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::new())
+    }
+
     /// A run leaves nothing running: every process that it started, and theirs, carries its mark.
     fn ensure_nothing_left(&self) -> anyhow::Result<()> {
         let began = Instant::now();
@@ -229,17 +247,6 @@ fn programs() -> anyhow::Result<String> {
     programs::karpenter()?;
     programs::descheduler()?;
     programs::scaled_objects()?;
-    Ok(String::new())
-}
-
-fn no_ring() -> anyhow::Result<String> {
-    let mut tree = workspace::cargo();
-    let tree = tree.args(["tree", "--workspace", "--edges", "all", "--invert", "ring"]);
-    let output = tree.output().context("cannot run cargo")?;
-    let (found, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    ensure!(found.trim().is_empty(), "ring is in the tree, beside aws-lc-rs:\n{found}");
-    let absent = said.contains("did not match any packages");
-    ensure!(output.status.success() || absent, "cargo tree failed:\n{said}");
     Ok(String::new())
 }
 

@@ -42,6 +42,28 @@ pub(crate) fn test_targets(package: &str) -> anyhow::Result<Vec<String>> {
         .collect())
 }
 
+/// A package of the workspace.
+pub(crate) struct Package {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its version.
+    pub(crate) version: String,
+    /// Where its manifest is.
+    pub(crate) folder: PathBuf,
+}
+
+/// The packages of the workspace.
+pub(crate) fn packages() -> anyhow::Result<Vec<Package>> {
+    let metadata = metadata()?;
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let read = |package: &Value| {
+        let text = |field: &str| package[field].as_str().map(str::to_owned);
+        let folder = Path::new(package["manifest_path"].as_str()?).parent()?.to_owned();
+        Some(Package { name: text("name")?, version: text("version")?, folder })
+    };
+    packages.map(|package| read(package).context("cargo metadata says too little of a package")).collect()
+}
+
 fn metadata() -> anyhow::Result<Value> {
     let output = cargo().args(["metadata", "--format-version=1", "--no-deps"]).output().context("cannot run cargo")?;
     ensure!(output.status.success(), "cargo metadata failed:\n{}", String::from_utf8_lossy(&output.stderr));
