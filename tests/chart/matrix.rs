@@ -1,5 +1,6 @@
 //! The sets of values that the tests render: every property below must hold for each of them.
 
+use belay_e2e::world::merge;
 use serde_json::{Value, json};
 
 /// A set of values and what to call it.
@@ -160,6 +161,36 @@ pub(crate) fn with_service_monitor(values: &Value) -> Value {
 
 /// Every value changed from its default, but for what excludes another one.
 pub(crate) fn everything() -> Value {
+    let mut all = everything_but_monitoring();
+    merge(&mut all, &monitoring());
+    all
+}
+
+fn monitoring() -> Value {
+    json!({
+        "podMonitor": {
+            "enabled": true,
+            "labels": { "release": "prometheus" },
+            "interval": "1m",
+            "scrapeTimeout": "20s",
+        },
+        "serviceMonitor": { "labels": { "release": "prometheus" }, "interval": "2m", "scrapeTimeout": "15s" },
+        "prometheusRule": {
+            "enabled": true,
+            "labels": { "release": "prometheus" },
+            "disabled": ["BelayHintConflict"],
+            "overrides": { "BelayStoodDown": { "for": "3h", "severity": "warning" } },
+            "runbookUrl": "https://wiki.example.com/belay",
+        },
+        "dashboard": {
+            "enabled": true,
+            "labels": { "example.com/dashboard": "yes" },
+            "annotations": { "grafana_folder": "Platform" },
+        },
+    })
+}
+
+fn everything_but_monitoring() -> Value {
     let mut webhook = component("hook");
     webhook["port"] = json!(10250);
     webhook["hostNetwork"] = json!(true);
@@ -221,6 +252,7 @@ pub(crate) fn everything() -> Value {
             "writesPerSecond": 15,
         },
         "admission": admission(),
+        "admissionPolicy": { "enabled": true, "exemptUsers": ["alice@example.com", "it's \"bob\""] },
         "podSecurityContext": {
             "runAsNonRoot": true,
             "runAsUser": 65532,
@@ -234,25 +266,6 @@ pub(crate) fn everything() -> Value {
         },
         "webhook": webhook,
         "controller": controller,
-        "podMonitor": {
-            "enabled": true,
-            "labels": { "release": "prometheus" },
-            "interval": "1m",
-            "scrapeTimeout": "20s",
-        },
-        "serviceMonitor": { "labels": { "release": "prometheus" }, "interval": "2m", "scrapeTimeout": "15s" },
-        "prometheusRule": {
-            "enabled": true,
-            "labels": { "release": "prometheus" },
-            "disabled": ["BelayHintConflict"],
-            "overrides": { "BelayStoodDown": { "for": "3h", "severity": "warning" } },
-            "runbookUrl": "https://wiki.example.com/belay",
-        },
-        "dashboard": {
-            "enabled": true,
-            "labels": { "example.com/dashboard": "yes" },
-            "annotations": { "grafana_folder": "Platform" },
-        },
         "networkPolicy": {
             "enabled": true,
             "webhookFrom": [{ "ipBlock": { "cidr": "192.0.2.0/24" } }],

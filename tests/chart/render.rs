@@ -135,7 +135,8 @@ fn options_add_their_objects() {
         (values, &["PodMonitor/belay"]),
     ] {
         let names = Objects::render(&values).names();
-        for name in options.iter().chain(monitor).chain(&["ConfigMap/belay-dashboard"]) {
+        let policies = ["ValidatingAdmissionPolicy/belay-records", "ValidatingAdmissionPolicyBinding/belay-limits"];
+        for name in options.iter().chain(monitor).chain(&policies).chain(&["ConfigMap/belay-dashboard"]) {
             assert!(names.iter().any(|rendered| rendered == name), "{name} is not among {names:?}");
         }
     }
@@ -148,6 +149,8 @@ fn objects_without_a_namespace_are_cluster_scoped_ones() {
         "ClusterRoleBinding",
         "CustomResourceDefinition",
         "MutatingWebhookConfiguration",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
         "ValidatingWebhookConfiguration",
     ];
     for case in matrix::cases() {

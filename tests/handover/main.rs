@@ -2,7 +2,7 @@
 //!
 //! What is claimed here is counted where it happens: pods that were available by a watch of them, writes and refused
 //! evictions by the API server's audit log. The tests share one control plane and one Belay, and run in parallel, each in
-//! a namespace and on nodes of its own; the one that uninstalls Belay has a cluster of its own. Deaths of leaders in each
+//! a namespace and on nodes of its own; those that uninstall Belay have clusters of their own. Deaths of leaders in each
 //! phase of a surge are in `faults`, and Karpenter's own node termination is in `karpenter`.
 
 mod autoscalers;
@@ -15,6 +15,7 @@ mod drain;
 mod evictors;
 mod foreign;
 mod leaving;
+mod policies;
 mod refused;
 mod scene;
 mod stage;

@@ -157,3 +157,16 @@ timeoutSeconds: {{ int $call.timeoutSeconds }}
 {{- define "belay.alerts" -}}
 {{- .Files.Get "files/alerts.yaml" | fromYamlArray | toJson -}}
 {{- end -}}
+
+{{/*
+The users that write on pods and workloads, as a JSON list: the controller, and the Jobs, by whichever name they have at an
+upgrade.
+*/}}
+{{- define "belay.writers" -}}
+{{- $users := list -}}
+{{- range $component := list "controller" "cleanup" "leftovers" -}}
+{{- $account := include "belay.serviceAccountName" (dict "root" $ "component" $component) -}}
+{{- $users = append $users (printf "system:serviceaccount:%s:%s" $.Release.Namespace $account) -}}
+{{- end -}}
+{{- $users | toJson -}}
+{{- end -}}
