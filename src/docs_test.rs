@@ -184,6 +184,7 @@ fn every_answer_to_an_eviction_is_explained() {
     });
     assert_documented(HOLD_PAGE, held);
     assert_documented(HOLD_PAGE, awaited().iter().map(Awaited::reason));
+    assert_documented(HOLD_PAGE, [Held::unseen(&victim, Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH).reason]);
 }
 
 #[test]

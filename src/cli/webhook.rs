@@ -71,6 +71,7 @@ pub(super) async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         settings,
         victims: Victims::default(),
         busy_victims: Victims::default(),
+        unseen: Victims::default(),
         selects,
         bind_time: costs.clone().map(|filled| BindTime::new(filled.costs, filled.health, filled.left_out)),
         live: Some(LiveReader::new(client, resources.clone())),

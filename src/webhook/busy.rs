@@ -21,7 +21,7 @@ use crate::cluster::project_busy::{self, MIRROR_ANNOTATION};
 /// Answers one pod creation.
 pub fn answer(handlers: &Handlers, request: &Request<'_>) -> Answer {
     let Some(pod) = read(request) else { return Answer::default() };
-    let Some(number) = governing(handlers, &pod) else { return Answer::default() };
+    let Some(number) = governing(handlers, &pod.metadata) else { return Answer::default() };
     let is_real = request.dry_run != Some(true);
     let marks = stamp(handlers, number, &pod).filter(|marks| !marks.is_empty() && has_room(&pod.metadata));
     let mut adds = marks.map(|marks| patch(&pod.metadata, &marks)).unwrap_or_default();
@@ -41,13 +41,13 @@ pub fn answer(handlers: &Handlers, request: &Request<'_>) -> Answer {
 }
 
 /// The number of the rule that governs a pod.
-fn governing(handlers: &Handlers, pod: &DynamicObject) -> Option<usize> {
-    let namespace = pod.metadata.namespace.as_ref()?;
+pub(super) fn governing(handlers: &Handlers, pod: &ObjectMeta) -> Option<usize> {
+    let namespace = pod.namespace.as_ref()?;
     if handlers.settings.load().rules.excludes(namespace) {
         return None;
     }
     let none = BTreeMap::new();
-    let labels = pod.metadata.labels.as_ref().unwrap_or(&none);
+    let labels = pod.labels.as_ref().unwrap_or(&none);
     handlers.selects.iter().position(|selects| selects.matches(namespace, labels))
 }
 

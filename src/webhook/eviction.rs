@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use super::Handlers;
 use super::live::LiveReader;
 use super::review::{Answer, Eviction, Refusal, Request};
+use super::unseen;
 use crate::cluster::index::{BusyFacts, Governed, Index, PodKey, hold_of};
 use crate::cluster::watch::RuleHealth;
 use crate::settings::Settings;
@@ -36,14 +37,22 @@ pub async fn answer(handlers: &Handlers, request: &Request<'_>) -> Answer {
         // A rule may govern it, and nobody knows: fail open, and say so.
         Ok(Allowed::NotProtected) if !handlers.is_governing_known() => Allowed::NotSynced,
         Ok(by_rule) => by_rule,
-        Err(answer) => return reply(handlers, &asked, answer),
+        Err(answer) => {
+            let unseen = unseen::held(handlers, &settings, &asked, &answer).await;
+            return reply(handlers, &asked, unseen.map_or(answer, Decided::Hold));
+        }
     };
-    let answer = match ask_policy(handlers, &settings, &asked) {
-        None if by_rule == Allowed::NotProtected => return Answer::default(),
+    let by_policy = ask_policy(handlers, &settings, &asked);
+    let is_counted = by_policy.is_some() || by_rule != Allowed::NotProtected;
+    let answer = match by_policy {
         None | Some(Decided::Allow(Allowed::NotProtected)) => Decided::Allow(by_rule),
         Some(answer) => answer,
     };
-    reply(handlers, &asked, answer)
+    match unseen::held(handlers, &settings, &asked, &answer).await {
+        Some(held) => reply(handlers, &asked, Decided::Hold(held)),
+        None if is_counted => reply(handlers, &asked, answer),
+        None => Answer::default(),
+    }
 }
 
 /// What a rule leaves to handover policies: why the pod goes where none protects it. Else the answer that the rule has.

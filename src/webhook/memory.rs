@@ -31,6 +31,16 @@ impl Aged for busy::eviction::Memory {
     }
 }
 
+/// When this replica was first asked about a pod that it did not see as it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Unseen(pub hold::Moment);
+
+impl Aged for Unseen {
+    fn first(&self) -> Duration {
+        self.0.uptime
+    }
+}
+
 /// The memory, by UID of the victim.
 #[derive(Debug)]
 pub struct Victims<M> {

@@ -17,6 +17,7 @@ mod seldom;
 pub mod server;
 #[cfg(test)]
 mod tests;
+mod unseen;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -68,6 +69,8 @@ pub struct Handlers {
     pub victims: Victims<belay_decide::hold::Memory>,
     /// What it remembers of busy ones.
     pub busy_victims: Victims<belay_decide::busy::eviction::Memory>,
+    /// What it remembers of those that its cache was behind with.
+    pub unseen: Victims<memory::Unseen>,
     /// What each busy rule selects.
     pub selects: Arc<Vec<Selects>>,
     /// What deletion costs at a bind are made of; absent while they are off.

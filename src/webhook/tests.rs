@@ -55,6 +55,7 @@ impl Webhook {
             settings: Arc::new(ArcSwap::from_pointee(Settings::of(config, "belay-system"))),
             victims: Victims::default(),
             busy_victims: Victims::default(),
+            unseen: Victims::default(),
             selects: Arc::new(selects),
             bind_time: None,
             live: None,

@@ -224,6 +224,12 @@ impl Held {
         Self::told(victim, awaited.reason(), awaited.describe(workload), awaited.comes_at(), deadline, now)
     }
 
+    /// Words a hold of a pod that the cache has not seen as it is.
+    pub fn unseen(victim: &PodView, deadline: Timestamp, now: Timestamp) -> Self {
+        let awaited = "it has just been made or become ready, and this replica is about to see it".to_owned();
+        Self::told(victim, "NotSeenYet", awaited, None, deadline, now)
+    }
+
     fn told(
         victim: &PodView,
         reason: &'static str,

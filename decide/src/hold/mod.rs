@@ -10,6 +10,7 @@ mod answer;
 mod properties;
 #[cfg(test)]
 mod tests;
+pub mod unseen;
 mod view;
 
 use std::time::Duration;

@@ -2,6 +2,7 @@
 
 mod cached;
 mod live;
+mod unseen;
 
 use std::collections::BTreeMap;
 

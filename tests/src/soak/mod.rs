@@ -81,6 +81,8 @@ fn values() -> Value {
         "idleDebounce": "1s",
     });
     json!({
+        // The history of a victim shows why each of its evictions was answered as it was.
+        "logLevel": "info,belay::webhook=debug",
         "controller": { "leaderElection": election },
         "admission": { "eviction": { "failurePolicy": "Fail" } },
         "busyHints": { "enabled": true, "rules": [worker] },

@@ -1,0 +1,69 @@
+//! A pod that has got further than the cache does not go by what the cache says.
+
+use super::*;
+
+/// The recorded pod as the API server knows it, changed.
+fn known(change: impl FnOnce(&mut Value)) -> Value {
+    let set = controller("apps/v1", "ReplicaSet", "web-d7f965486", "r");
+    let mut pod = pod("p", &set, &json!({}));
+    pod["metadata"]["labels"] = json!({"pod-template-hash": "d7f965486", "rule": "plain"});
+    change(&mut pod);
+    pod
+}
+
+fn unruled(pod: &mut Value) {
+    pod["metadata"]["labels"]["rule"] = json!("none");
+}
+
+fn unready(pod: &mut Value) {
+    pod["status"]["conditions"] = json!([]);
+}
+
+fn waiting(pod: &mut Value) {
+    unready(pod);
+    pod["status"]["phase"] = json!("Pending");
+}
+
+#[tokio::test]
+async fn a_pod_that_the_cache_has_not_seen_as_it_is_is_held_where_it_matters() {
+    let young = |pod: &mut Value| pod["status"]["conditions"][0]["lastTransitionTime"] = json!(ago(0));
+    let both = |one: fn(&mut Value), other: fn(&mut Value)| {
+        known(|pod| {
+            one(pod);
+            other(pod);
+        })
+    };
+    let live = |pod: Value| vec![(POD, Reply::Json(pod))];
+    let failed = || vec![(POD, Reply::Status(500, "etcdserver: request timed out"))];
+    let ruled_and_young = || known(young);
+    // What the watch of all pods has told, what the API server knows, and the answer.
+    for (name, cached, answers, expected) in [
+        ("not known, and selected by a rule", None, live(known(|_| {})), "Hold NotSeenYet"),
+        ("not known, and protected", None, live(known(unruled)), "Hold NotSeenYet"),
+        ("not known, and not there", None, vec![], "Allow UnknownPod"),
+        ("not known, and not to be read", None, failed(), "Allow UnknownPod"),
+        ("not known, and waiting", None, live(known(waiting)), "Allow UnknownPod"),
+        ("waiting, and runs by now", Some(known(waiting)), live(known(unready)), "Hold NotSeenYet"),
+        ("not ready, as it is", Some(both(unruled, unready)), live(both(unruled, unready)), "Allow NotReady"),
+        (
+            "not ready, and protected and ready by now",
+            Some(both(unruled, unready)),
+            live(known(unruled)),
+            "Hold NotSeenYet",
+        ),
+        ("ready for a moment, and no rule's yet", Some(ruled_and_young()), live(ruled_and_young()), "Hold NotSeenYet"),
+        ("ready for long, and no rule's", Some(known(|_| {})), live(known(|_| {})), "Hold AwaitingRestart"),
+    ] {
+        let api = api(&answers).await;
+        let mut webhook = ruled(Some(&api)).await;
+        webhook.fill();
+        let mut sink = IndexSink(webhook.handlers.index.clone());
+        let read = |pod: Value| project::pod(&serde_json::from_value::<PodSubset>(pod).unwrap(), false);
+        match cached {
+            Some(pod) => sink.apply(read(pod)),
+            None => sink.delete(&read(known(|_| {}))),
+        }
+        let (counted, response) = webhook.evict(EVICTION).await;
+        assert_eq!(counted, expected, "{name}: {response}");
+    }
+}

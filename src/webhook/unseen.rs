@@ -1,0 +1,65 @@
+//! An eviction that passes by the cache, and would not by what is: the pod is read once more where that may be.
+
+use belay_decide::busy::OnBusy;
+use belay_decide::hold::unseen::{self, Concern};
+use belay_decide::hold::{self, Answer as Decided, Held};
+use belay_decide::steer::TEMPLATE_HASH_LABEL;
+
+use super::Handlers;
+use super::busy::governing;
+use super::memory::Unseen;
+use crate::cluster::project;
+use crate::cluster::subset::PodSubset;
+use crate::settings::Settings;
+
+/// The hold of a pod that has got further than the cache, by which it was to be let go.
+///
+/// Where it cannot be read it goes, as the cache says: an API server that does not answer a read will hardly evict it.
+pub(super) async fn held(
+    handlers: &Handlers,
+    settings: &Settings,
+    asked: &hold::Request<'_>,
+    by_cache: &Decided,
+) -> Option<Held> {
+    let now = handlers.clock.now();
+    let (namespace, name) = (asked.namespace, asked.name);
+    if settings.rules.excludes(namespace) || !handlers.is_synced() || !is_doubtful(handlers, asked, by_cache) {
+        return None;
+    }
+    let live = match handlers.live.as_ref()?.pod_itself(namespace, name).await {
+        Ok(live) => live?,
+        Err(problem) => {
+            tracing::warn!(%namespace, pod = %name, %problem, "a pod that is new, or not known, could not be looked at");
+            return None;
+        }
+    };
+    let view = project::pod(&live, false);
+    let mut memory = handlers.unseen.lock();
+    let first = memory.get(&view.uid).map_or(now, |Unseen(first)| first);
+    let held = unseen::hold(asked, &settings.rules, &view, concern(handlers, settings, asked, &live), first, now)?;
+    if !asked.dry_run {
+        memory.put(&view.uid, Unseen(first));
+    }
+    Some(held)
+}
+
+fn is_doubtful(handlers: &Handlers, asked: &hold::Request<'_>, by_cache: &Decided) -> bool {
+    let (wall, settings) = (handlers.clock.now().wall, handlers.settings.load());
+    handlers.index.victim(asked.namespace, asked.name, &settings.default_policy, true, |facts| {
+        unseen::is_doubtful(by_cache, facts.victim, wall)
+    })
+}
+
+fn concern(handlers: &Handlers, settings: &Settings, asked: &hold::Request<'_>, live: &PodSubset) -> Concern {
+    let meta = &live.metadata;
+    let owners = meta.owner_references.iter().flatten();
+    let mut sets = owners.filter(|owner| owner.controller == Some(true) && owner.kind == "ReplicaSet");
+    let hash = meta.labels.as_ref().and_then(|labels| labels.get(TEMPLATE_HASH_LABEL));
+    let of_set = sets.next().zip(hash);
+    let policy = settings.hold_enabled
+        && of_set.is_some_and(|(set, hash)| {
+            handlers.index.protects_new_pod(asked.namespace, &set.name, hash, &settings.default_policy)
+        });
+    let rule = governing(handlers, meta).and_then(|number| handlers.index.rules().get(number));
+    Concern { rule: rule.is_some_and(|rule| rule.spec.on_busy == OnBusy::Hold), policy }
+}
