@@ -46,7 +46,10 @@ pub(super) async fn held(
 fn is_doubtful(handlers: &Handlers, asked: &hold::Request<'_>, by_cache: &Decided) -> bool {
     let (wall, settings) = (handlers.clock.now().wall, handlers.settings.load());
     handlers.index.victim(asked.namespace, asked.name, &settings.default_policy, true, |facts| {
-        unseen::is_doubtful(by_cache, facts.victim, wall)
+        // One that was held has been seen, and its deadline and its release are not to be doubted.
+        let is_remembered = |uid: &str| handlers.victims.lock().get(uid).is_some();
+        let was_held = facts.hold.is_some() || facts.victim.is_some_and(|victim| is_remembered(&victim.uid));
+        !was_held && unseen::is_doubtful(by_cache, facts.victim, wall)
     })
 }
 

@@ -15,6 +15,14 @@ fn unruled(pod: &mut Value) {
     pod["metadata"]["labels"]["rule"] = json!("none");
 }
 
+fn unowned(pod: &mut Value) {
+    pod["metadata"]["ownerReferences"] = json!([]);
+}
+
+fn young(pod: &mut Value) {
+    pod["status"]["conditions"][0]["lastTransitionTime"] = json!(ago(0));
+}
+
 fn unready(pod: &mut Value) {
     pod["status"]["conditions"] = json!([]);
 }
@@ -26,7 +34,6 @@ fn waiting(pod: &mut Value) {
 
 #[tokio::test]
 async fn a_pod_that_the_cache_has_not_seen_as_it_is_is_held_where_it_matters() {
-    let young = |pod: &mut Value| pod["status"]["conditions"][0]["lastTransitionTime"] = json!(ago(0));
     let both = |one: fn(&mut Value), other: fn(&mut Value)| {
         known(|pod| {
             one(pod);
@@ -35,7 +42,6 @@ async fn a_pod_that_the_cache_has_not_seen_as_it_is_is_held_where_it_matters() {
     };
     let live = |pod: Value| vec![(POD, Reply::Json(pod))];
     let failed = || vec![(POD, Reply::Status(500, "etcdserver: request timed out"))];
-    let ruled_and_young = || known(young);
     // What the watch of all pods has told, what the API server knows, and the answer.
     for (name, cached, answers, expected) in [
         ("not known, and selected by a rule", None, live(known(|_| {})), "Hold NotSeenYet"),
@@ -51,19 +57,43 @@ async fn a_pod_that_the_cache_has_not_seen_as_it_is_is_held_where_it_matters() {
             live(known(unruled)),
             "Hold NotSeenYet",
         ),
-        ("ready for a moment, and no rule's yet", Some(ruled_and_young()), live(ruled_and_young()), "Hold NotSeenYet"),
-        ("ready for long, and no rule's", Some(known(|_| {})), live(known(|_| {})), "Hold AwaitingRestart"),
+        (
+            "ready for a moment, no rule's yet",
+            Some(both(unowned, young)),
+            live(both(unowned, young)),
+            "Hold NotSeenYet",
+        ),
+        ("ready for long, no rule's", Some(known(unowned)), live(known(unowned)), "Allow NotProtected"),
+        ("protected, as was seen", Some(known(unruled)), live(known(unruled)), "Hold AwaitingRestart"),
     ] {
         let api = api(&answers).await;
-        let mut webhook = ruled(Some(&api)).await;
+        let webhook = ruled(Some(&api)).await;
         webhook.fill();
         let mut sink = IndexSink(webhook.handlers.index.clone());
         let read = |pod: Value| project::pod(&serde_json::from_value::<PodSubset>(pod).unwrap(), false);
         match cached {
             Some(pod) => sink.apply(read(pod)),
-            None => sink.delete(&read(known(|_| {}))),
+            None => sink.delete(read(known(|_| {}))),
         }
         let (counted, response) = webhook.evict(EVICTION).await;
         assert_eq!(counted, expected, "{name}: {response}");
     }
+}
+
+#[tokio::test]
+async fn a_victim_that_was_held_is_not_doubted_when_the_cache_takes_it_for_unready() {
+    let protected = known(unruled);
+    let api = api(&[(POD, Reply::Json(protected))]).await;
+    let webhook = ruled(Some(&api)).await;
+    webhook.fill();
+    let (counted, response) = webhook.evict(EVICTION).await;
+    assert_eq!(counted, "Hold AwaitingRestart", "{response}");
+    let flapping = known(|pod| {
+        unruled(pod);
+        unready(pod);
+    });
+    let flapping = project::pod(&serde_json::from_value::<PodSubset>(flapping).unwrap(), false);
+    IndexSink(webhook.handlers.index.clone()).apply(flapping);
+    let (counted, response) = webhook.evict(EVICTION).await;
+    assert_eq!(counted, "Allow NotReady", "{response}");
 }
