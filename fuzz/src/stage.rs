@@ -116,6 +116,7 @@ impl Stage {
             settings: Arc::new(ArcSwap::from_pointee(Settings::of(&self.config, "belay-system"))),
             victims: Victims::default(),
             busy_victims: Victims::default(),
+            unseen: Victims::default(),
             selects: Arc::clone(&self.selects),
             bind_time: Some(BindTime::new(costs, Vec::new(), self.left_out.clone())),
             live: Some(live),
