@@ -5,6 +5,7 @@
 //! old one stays in force.
 
 mod busy;
+mod certs;
 mod costs;
 mod doom;
 mod handover;
@@ -19,6 +20,7 @@ use thiserror::Error;
 
 use crate::cluster::lease::Timing;
 pub use busy::{BusyHints, Selects};
+pub use certs::{Certs, CertsMode};
 pub use costs::DeletionCost;
 pub use doom::Doom;
 pub use handover::{DefaultPolicyConfig, ScaleConfig};
@@ -122,16 +124,6 @@ impl Default for EvictionHold {
     }
 }
 
-/// Certificates.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Certs {
-    /// The Secret that holds the CA, in Belay's own namespace. Belay creates it.
-    pub secret_name: String,
-    /// DNS names by which the API server calls the webhook.
-    pub dns_names: Vec<String>,
-}
-
 /// Our own webhook configurations, whose `caBundle` the controller keeps right.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -231,10 +223,7 @@ impl Config {
         if self.writes_per_second == 0 {
             return Err(("writesPerSecond", "must be 1 or more".to_owned()));
         }
-        if self.certs.dns_names.is_empty() {
-            let problem = "must list at least one name, as belay-webhook.belay-system.svc".to_owned();
-            return Err(("certs.dnsNames", problem));
-        }
+        self.certs.check()?;
         self.busy_hints.compile()?;
         self.deletion_cost.check()?;
         self.eviction_hold.doom.check()?;
@@ -340,6 +329,32 @@ webhookConfigurations: {validating: belay, mutating: belay}
             let error = parse(&format!("{MINIMAL}{extra}\n")).expect_err(name).to_string();
             for word in *expected {
                 assert!(error.contains(word), "{name}: {error:?} lacks {word:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn certificates_that_contradict_each_other_are_told_by_key_and_fix() {
+        for (certs, expected) in [
+            ("{secretName: a, dnsNames: []}", Err(["certs.dnsNames", "at least one"])),
+            ("{dnsNames: [a]}", Err(["certs.secretName", "belay-ca"])),
+            ("{mode: automatic, secretName: a, dnsNames: [a]}", Err(["automatic", "existingSecret"])),
+            ("{mode: existingSecret, secretName: a, dnsNames: [a]}", Err(["certs.secretName", "remove it"])),
+            ("{secretName: a, caInjector: true, dnsNames: [a]}", Err(["certs.caInjector", "certManager"])),
+            ("{mode: existingSecret, caInjector: true, dnsNames: [a]}", Err(["certs.caInjector", "certManager"])),
+            ("{mode: auto, secretName: a, dnsNames: [a]}", Ok(CertsMode::Auto)),
+            ("{mode: certManager, caInjector: true, dnsNames: [a]}", Ok(CertsMode::CertManager)),
+            ("{mode: certManager, dnsNames: [a]}", Ok(CertsMode::CertManager)),
+            ("{mode: existingSecret, dnsNames: [a]}", Ok(CertsMode::ExistingSecret)),
+        ] {
+            let parsed = parse(&format!("certs: {certs}\nwebhookConfigurations: {{validating: a, mutating: a}}\n"));
+            match (parsed, expected) {
+                (Ok(config), Ok(mode)) => assert_eq!(config.certs.mode, mode, "{certs}"),
+                (Err(error), Err(words)) => {
+                    let error = error.to_string();
+                    assert!(words.iter().all(|word| error.contains(word)), "{certs}: {error}");
+                }
+                (parsed, _) => panic!("{certs}: {:?}", parsed.err()),
             }
         }
     }

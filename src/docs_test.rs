@@ -5,6 +5,7 @@
 //! documented.
 
 mod busy;
+mod certs;
 mod cli;
 mod costs;
 

@@ -2,6 +2,7 @@
 //! never from users' names, so their number is bounded.
 
 mod beginning;
+mod certificates;
 mod costs;
 
 use std::sync::Arc;
@@ -15,6 +16,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use certificates::Certificates;
+pub use certificates::Role;
 use costs::Costs;
 
 /// An eviction review, by answer and reason.
@@ -77,6 +80,7 @@ pub struct Metrics {
     responders: Counter,
     requests: Family<ResultLabel, Counter>,
     costs: Costs,
+    certificates: Certificates,
 }
 
 /// What is watched.
@@ -166,6 +170,7 @@ impl Default for Metrics {
         );
         let costs = Costs::register(&mut registry);
         beginning::from_zero(&evictions, &records, &writes, &handovers);
+        let certificates = Certificates::register(&mut registry);
         Self {
             registry: Mutex::new(registry),
             evictions,
@@ -185,6 +190,7 @@ impl Default for Metrics {
             responders,
             requests,
             costs,
+            certificates,
         }
     }
 }
@@ -298,6 +304,8 @@ impl Metrics {
         self.cost_write("Ok");
         self.cost_ranking(0.001, 1, 0);
         self.cost_stood_down(1, 0);
+        self.certificate_end(Role::Leaf, Some(jiff::Timestamp::UNIX_EPOCH));
+        self.rotation_step("Publish");
     }
 
     /// Whether this replica leads.
@@ -317,6 +325,6 @@ mod tests {
         let text = metrics.encode().unwrap();
         assert!(text.contains(r#"belay_eviction_reviews_total{decision="Hold",reason="AwaitingRestart"} 1"#), "{text}");
         let helped: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("# HELP ")).collect();
-        assert_eq!(helped.len(), 25, "each metric has its HELP: {text}");
+        assert_eq!(helped.len(), 28, "each metric has its HELP: {text}");
     }
 }

@@ -18,10 +18,11 @@ use crate::cluster::owners::Resources;
 use crate::cluster::project_cost::LeftOut;
 use crate::cluster::trust::Trust;
 use crate::cluster::watch::{Health, RuleHealth, Watches, settled, synced};
-use crate::config::Config;
+use crate::config::{CertsMode, Config};
 use crate::controllers::costs::OwnPod;
 use crate::controllers::work::Written;
 use crate::controllers::{Shared, busy, certificates, costs, handover, policies, requests};
+use crate::metrics::Metrics;
 use crate::rate::TokenBucket;
 use crate::tasks::Tasks;
 use crate::webhook::admin::{self, Admin};
@@ -62,7 +63,6 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
         let seen = (health.clone(), costs.iter().flat_map(|filled| filled.health.clone()).collect());
         elect(client, namespace, identity, config.clone(), Arc::clone(&leadership), resign.clone(), seen)
     });
-    let trust = Trust::watch(&watches, &args.namespace, &config);
     let applier = Applier::start(
         client.clone(),
         Arc::clone(&leadership),
@@ -93,30 +93,21 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     let responding = config.holds().then(|| responding(&watches, &shared, &rule_health, &resources));
     let requests = responding.as_ref().map(|responding| responding.evictions.clone());
     let policies = policies::Loop { shared };
-    let certificates = certificates::Loop {
-        client,
-        trust,
-        namespace: args.namespace.clone(),
-        pod_name: args.pod_name.clone(),
-        secret_name: config.certs.secret_name.clone(),
-        configurations: config.webhook_configurations.clone(),
-        leadership,
-        applier,
-    };
+    let certificates = certificates(&args, &config, &watches, (leadership, applier, Arc::clone(&metrics)));
+    let certificates = certificates.map(|keep| tasks.spawn("certificates", keep.run(terminate.clone())));
     let ranking = ranking.map(|costs| tasks.spawn("deletion costs", costs.run(terminate.clone())));
     let responding = responding.map(|requests| tasks.spawn("eviction requests", requests.run(terminate.clone())));
     let loops = [
         tasks.spawn("handovers", handover.run(terminate.clone())),
         tasks.spawn("busy pods", busy.run(terminate.clone())),
         tasks.spawn("policies", policies.run(terminate.clone())),
-        tasks.spawn("certificates", certificates.run(terminate.clone())),
     ];
     let conditions = conditions(&terminate, health, &rule_health, costs.as_ref(), requests.as_ref());
     let admin = Admin { conditions: Arc::new(conditions), metrics };
     let serving = tokio::spawn(admin::serve(admin_listener, admin, stop.clone()));
 
     let failed = ended(&tasks, &terminate).await;
-    for task in loops.into_iter().chain(ranking).chain(responding) {
+    for task in loops.into_iter().chain(certificates).chain(ranking).chain(responding) {
         task.await.context("a controller loop failed")?;
     }
     resign.cancel();
@@ -127,6 +118,31 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
         Some(task) => bail!("the task {task:?} ended by itself, which is a defect; see the log above"),
         None => Ok(()),
     }
+}
+
+/// The loop that keeps what is trusted; none where cert-manager's cainjector does, and nothing of it may be read.
+fn certificates(
+    args: &ServerArgs,
+    config: &Config,
+    watches: &Watches,
+    (leadership, applier, metrics): (Arc<Leadership>, Arc<Applier>, Arc<Metrics>),
+) -> Option<certificates::Loop> {
+    let source = match config.certs.mode {
+        CertsMode::CertManager if config.certs.ca_injector => return None,
+        CertsMode::Auto => certificates::Source::Own(config.certs.secret_name.clone()),
+        CertsMode::CertManager | CertsMode::ExistingSecret => certificates::Source::files(args.certs.clone()),
+    };
+    Some(certificates::Loop {
+        client: watches.client.clone(),
+        trust: Trust::watch(watches, &args.namespace, config),
+        namespace: args.namespace.clone(),
+        pod_name: args.pod_name.clone(),
+        source,
+        configurations: config.webhook_configurations.clone(),
+        leadership,
+        applier,
+        metrics,
+    })
 }
 
 /// Begins to watch what EvictionRequests ask, for the loop that responds to them.

@@ -85,6 +85,9 @@ struct ServerArgs {
     /// The configuration file.
     #[arg(long, env = "BELAY_CONFIG", default_value = "/etc/belay/config.yaml")]
     config: PathBuf,
+    /// The folder of tls.crt, tls.key and ca.crt, where certs.mode is certManager or existingSecret.
+    #[arg(long, env = "BELAY_CERTS", default_value = "/etc/belay-certs")]
+    certs: PathBuf,
     /// Where /livez, /readyz and /metrics are served, over plain HTTP.
     #[arg(long, env = "BELAY_ADMIN_LISTEN", default_value = "0.0.0.0:8080")]
     admin_listen: SocketAddr,

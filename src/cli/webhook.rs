@@ -8,15 +8,16 @@ use futures::FutureExt as _;
 use tokio::net::TcpListener;
 use webhook_certs::{CertResolver, Jitter, LeafRequest};
 
-use super::WebhookArgs;
 use super::fill::look_out_for_requests;
 use super::process::{Prepared, Process, conditions};
+use super::{ServerArgs, WebhookArgs};
 use crate::cluster::clock::Clock;
 use crate::cluster::index::Index;
 use crate::cluster::trust::Trust;
+use crate::config::{Certs, CertsMode};
 use crate::webhook::admin::{self, Admin};
 use crate::webhook::bindings::BindTime;
-use crate::webhook::leaf::ServingLeaf;
+use crate::webhook::leaf::{ServingLeaf, Source};
 use crate::webhook::live::LiveReader;
 use crate::webhook::memory::Victims;
 use crate::webhook::recorder::Recorder;
@@ -55,12 +56,8 @@ pub(super) async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let requests = config.holds().then(|| look_out_for_requests(&watches, &resources));
     let trust = Trust::watch(&watches, &server_args.namespace, &config);
     let resolver = CertResolver::new();
-    let request = LeafRequest {
-        dns_names: config.certs.dns_names.clone(),
-        ips: Vec::new(),
-        jitter: server_args.pod_name.as_deref().map_or(Jitter::NONE, Jitter::of),
-    };
-    let leaf = ServingLeaf::keep(trust, request, Arc::clone(&resolver), &tasks, stop.clone());
+    let source = source(&config.certs, server_args);
+    let leaf = ServingLeaf::keep(trust, source, Arc::clone(&resolver), Arc::clone(&metrics), &tasks, stop.clone());
     let tls = resolver.server_config().context("cannot set up TLS")?;
 
     let recorder = Recorder::start(&client, config.writes_per_second, Arc::clone(&metrics), &tasks, &stop);
@@ -107,5 +104,19 @@ pub(super) async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     match failing.now_or_never() {
         Some(Ok(task)) => bail!("the task {task:?} ended by itself, which is a defect; see the log above"),
         _ => Ok(()),
+    }
+}
+
+/// Where the serving certificate comes from.
+fn source(certs: &Certs, args: &ServerArgs) -> Source {
+    match certs.mode {
+        CertsMode::Auto => Source::Own(LeafRequest {
+            dns_names: certs.dns_names.clone(),
+            ips: Vec::new(),
+            jitter: args.pod_name.as_deref().map_or(Jitter::NONE, Jitter::of),
+        }),
+        CertsMode::CertManager | CertsMode::ExistingSecret => {
+            Source::Files(args.certs.clone(), certs.dns_names.clone())
+        }
     }
 }

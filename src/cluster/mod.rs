@@ -6,6 +6,7 @@ pub mod clock;
 pub mod costs;
 pub mod index;
 pub mod lease;
+pub mod mounted;
 pub mod owners;
 pub mod pool;
 pub mod project;

@@ -1,4 +1,5 @@
-//! What is seen of our certificates: the CA Secret, and what each of our webhook configurations trusts.
+//! What is seen of our certificates: the CA Secret, where Belay makes its own, and what each of our webhook
+//! configurations trusts.
 //!
 //! Both are watched by name, so the rights can be narrowed to exactly these objects.
 
@@ -18,13 +19,13 @@ use webhook_certs::secret::SecretData;
 use webhook_certs::{CaSecret, ConfigKind, Entry, LiveCaBundle};
 
 use super::watch::{Health, Sink, Watches};
-use crate::config::Config;
+use crate::config::{CertsMode, Config};
 
 /// What is seen. Cheap to clone.
 #[derive(Clone)]
 pub struct Trust {
     sight: Sight,
-    health: [Health; 3],
+    health: Vec<Health>,
 }
 
 /// What the watches write and the rest reads.
@@ -49,14 +50,16 @@ impl Trust {
         let client = &watches.client;
         let by_name = |name: &str| watcher::Config::default().fields(&format!("metadata.name={name}"));
         let names = &config.webhook_configurations;
-        let health = [
+        let secret = (config.certs.mode == CertsMode::Auto).then(|| {
             watches.start(
                 "Secret",
                 Api::<Secret>::namespaced(client.clone(), namespace),
                 by_name(&config.certs.secret_name),
                 |secret| Some(parse_secret(secret)),
                 SecretSink(sight.clone()),
-            ),
+            )
+        });
+        let configurations = [
             watches.start(
                 "ValidatingWebhookConfiguration",
                 Api::<ValidatingWebhookConfiguration>::all(client.clone()),
@@ -72,7 +75,14 @@ impl Trust {
                 BundleSink { sight: sight.clone(), kind: ConfigKind::Mutating },
             ),
         ];
-        Self { sight, health }
+        Self { sight, health: secret.into_iter().chain(configurations).collect() }
+    }
+
+    /// As if these entries trusted what they say, and nothing else were there.
+    #[cfg(test)]
+    pub(crate) fn seeing(live: Vec<LiveCaBundle>) -> Self {
+        let seen = Arc::new(RwLock::new(Seen { validating: live, ..Seen::default() }));
+        Self { sight: Sight { seen, changed: watch::Sender::new(()) }, health: Vec::new() }
     }
 
     /// The Secret: absent, unusable and why, or sound.

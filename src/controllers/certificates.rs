@@ -1,9 +1,11 @@
 //! The certificate loop: keeps the CA Secret and the `caBundle` of our webhook configurations as
-//! `webhook_certs::plan` says.
+//! `webhook_certs::plan` says; or, where certificates come from a mounted Secret, the `caBundle` as its `ca.crt` says
+//! ([`webhook_certs::given`]).
 //!
 //! It plans on what is watched, and before it writes it reads the objects live and plans again, so a stale leader
 //! changes nothing.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,12 +19,16 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
-use webhook_certs::{CaSecret, ConfigKind, Entry, LiveCaBundle, Step, plan};
+use webhook_certs::plan::Awaited;
+use webhook_certs::{CaSecret, ConfigKind, Entry, Given, LiveCaBundle, Step, given, plan};
 
 use crate::cluster::apply::{Applier, ApplyError, FIELD_MANAGER, as_belay, bounded};
 use crate::cluster::clock::Clock;
 use crate::cluster::lease::Leadership;
+use crate::cluster::mounted;
 use crate::cluster::trust::{Trust, mutating_bundles, parse_secret, validating_bundles};
+use crate::config::WebhookConfigurations;
+use crate::metrics::{Metrics, Role};
 
 /// How often is planned where nothing changes: the planner's own bound.
 const TICK: Duration = Duration::from_mins(1);
@@ -42,13 +48,19 @@ enum StepError {
     /// The step does not fit any more, or no key could be made.
     #[error(transparent)]
     Plan(#[from] webhook_certs::plan::ApplyError),
+    /// The mounted file cannot be read.
+    #[error(transparent)]
+    Read(#[from] mounted::ReadError),
+    /// It holds nothing that could be trusted.
+    #[error(transparent)]
+    Given(#[from] given::GivenError),
 }
 
 impl StepError {
     fn is_benign(&self) -> bool {
         match self {
             Self::Apply(error) => error.is_benign(),
-            Self::Damaged(_) => false,
+            Self::Damaged(_) | Self::Read(_) | Self::Given(_) => false,
             Self::Plan(error) => matches!(error, webhook_certs::plan::ApplyError::Outdated { .. }),
         }
     }
@@ -64,20 +76,43 @@ pub struct Loop {
     pub namespace: String,
     /// Our own pod, from which the Secret's owner is found.
     pub pod_name: Option<String>,
-    /// Name of the CA Secret.
-    pub secret_name: String,
+    /// Where authorities come from.
+    pub source: Source,
     /// Names of our configurations.
-    pub configurations: crate::config::WebhookConfigurations,
+    pub configurations: WebhookConfigurations,
     /// Whether this replica leads.
     pub leadership: Arc<Leadership>,
     /// The writer.
     pub applier: Arc<Applier>,
+    /// What is told.
+    pub metrics: Arc<Metrics>,
 }
 
-/// The objects as read live.
+/// Where authorities come from.
+pub enum Source {
+    /// Made here, and kept in the Secret of this name.
+    Own(String),
+    /// Given in `ca.crt` in this folder.
+    Files(PathBuf, Given),
+}
+
+impl Source {
+    /// The `ca.crt` in this folder.
+    pub fn files(folder: PathBuf) -> Self {
+        Self::Files(folder, Given::default())
+    }
+
+    /// How long nothing is looked at where nothing changes.
+    fn tick(&self) -> Duration {
+        match self {
+            Self::Own(_) => TICK,
+            Self::Files(..) => mounted::POLL,
+        }
+    }
+}
+
+/// Our configurations as read live.
 struct Live {
-    secret: Option<Secret>,
-    parsed: Option<CaSecret>,
     validating: Option<ValidatingWebhookConfiguration>,
     mutating: Option<MutatingWebhookConfiguration>,
     bundles: Vec<LiveCaBundle>,
@@ -85,7 +120,7 @@ struct Live {
 
 impl Loop {
     /// Runs until `stop`.
-    pub async fn run(self, stop: CancellationToken) {
+    pub async fn run(mut self, stop: CancellationToken) {
         let mut changes = self.trust.changes();
         let mut leadership = self.leadership.changes();
         let mut reported: Option<String> = None;
@@ -95,7 +130,7 @@ impl Loop {
                     Ok(true) => Duration::ZERO,
                     Ok(false) => {
                         reported = None;
-                        TICK
+                        self.source.tick()
                     }
                     Err(error) => {
                         let text = error.to_string();
@@ -122,72 +157,93 @@ impl Loop {
     }
 
     /// One step; true where something was written.
-    async fn step(&self) -> Result<bool, StepError> {
+    async fn step(&mut self) -> Result<bool, StepError> {
+        match &mut self.source {
+            Source::Own(secret_name) => {
+                let secret_name = secret_name.clone();
+                self.own_step(&secret_name).await
+            }
+            Source::Files(folder, memory) => {
+                let now = Clock::wall();
+                let authorities = given::authorities(&mounted::authorities(folder)?, now)?;
+                self.metrics.certificate_end(Role::Authority, given::last_end(&authorities));
+                if memory.wanted(&authorities, &self.trust.live(), now).targets.is_empty() {
+                    return Ok(false);
+                }
+                let live = read_configurations(&self.client, &self.configurations).await?;
+                let wanted = memory.wanted(&authorities, &live.bundles, now);
+                if wanted.targets.is_empty() {
+                    return Ok(false);
+                }
+                self.patch(&live, &wanted.ca_bundle, &wanted.targets).await?;
+                tell("PatchBundles");
+                Ok(true)
+            }
+        }
+    }
+
+    /// One step of an authority of our own.
+    async fn own_step(&self, secret_name: &str) -> Result<bool, StepError> {
         let seen = match self.trust.secret() {
             Some(Err(damaged)) => return Err(StepError::Damaged(damaged)),
             Some(Ok(secret)) => Some(secret),
             None => None,
         };
-        if matches!(plan(seen.as_ref(), &self.trust.live(), Clock::wall()), Step::Wait { .. }) {
+        let end = seen.as_ref().map(|secret| secret.active().certificate().validity.not_after);
+        self.metrics.certificate_end(Role::Authority, end);
+        let step = plan(seen.as_ref(), &self.trust.live(), Clock::wall());
+        self.metrics.rotation_step(coming(&step));
+        if matches!(step, Step::Wait { .. }) {
             return Ok(false);
         }
-        let live = self.read().await?;
+        let secret = self.read_secret(secret_name).await?;
+        let parsed = secret.as_ref().map(parse_secret).transpose().map_err(StepError::Damaged)?;
+        let live = read_configurations(&self.client, &self.configurations).await?;
         let now = Clock::wall();
-        let step = plan(live.parsed.as_ref(), &live.bundles, now);
+        let step = plan(parsed.as_ref(), &live.bundles, now);
         match &step {
             Step::Wait { .. } => return Ok(false),
             Step::PatchBundles { ca_bundle, targets } => self.patch(&live, ca_bundle, targets).await?,
             _ => {
-                if let Some(secret) = step.apply(live.parsed.as_ref(), "belay-ca", now)? {
-                    self.write(&live, &secret).await?;
+                if let Some(written) = step.apply(parsed.as_ref(), "belay-ca", now)? {
+                    self.write(secret_name, secret, &written).await?;
                 }
             }
         }
-        tracing::info!(step = step.name(), "certificates brought up to date");
+        tell(step.name());
         Ok(true)
     }
 
-    async fn read(&self) -> Result<Live, StepError> {
+    async fn read_secret(&self, name: &str) -> Result<Option<Secret>, StepError> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        let names = &self.configurations;
-        let secret = bounded(self.secret_object(), secrets.get_opt(&self.secret_name)).await?;
-        let object = format!("ValidatingWebhookConfiguration {}", names.validating);
-        let configurations: Api<ValidatingWebhookConfiguration> = Api::all(self.client.clone());
-        let validating = bounded(object, configurations.get_opt(&names.validating)).await?;
-        let object = format!("MutatingWebhookConfiguration {}", names.mutating);
-        let configurations: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
-        let mutating = bounded(object, configurations.get_opt(&names.mutating)).await?;
-        let parsed = secret.as_ref().map(parse_secret).transpose().map_err(StepError::Damaged)?;
-        let bundles =
-            validating.iter().flat_map(validating_bundles).chain(mutating.iter().flat_map(mutating_bundles)).collect();
-        Ok(Live { secret, parsed, validating, mutating, bundles })
+        Ok(bounded(self.secret_object(name), secrets.get_opt(name)).await?)
     }
 
-    fn secret_object(&self) -> String {
-        format!("Secret {}/{}", self.namespace, self.secret_name)
+    fn secret_object(&self, name: &str) -> String {
+        format!("Secret {}/{name}", self.namespace)
     }
 
     /// Writes the Secret: created where there was none, else replaced with the version that was read.
-    async fn write(&self, live: &Live, secret: &CaSecret) -> Result<(), StepError> {
+    async fn write(&self, name: &str, present: Option<Secret>, secret: &CaSecret) -> Result<(), StepError> {
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         let data = secret.to_data().into_iter().map(|(key, value)| (key, ByteString(value))).collect();
         let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
         let write = async {
-            match live.secret.clone() {
+            match present {
                 Some(mut object) => {
                     object.data = Some(data);
-                    api.replace(&self.secret_name, &params, &object).await
+                    api.replace(name, &params, &object).await
                 }
                 None => {
                     let mut object =
                         Secret { type_: Some("kubernetes.io/tls".to_owned()), data: Some(data), ..Secret::default() };
-                    object.metadata.name = Some(self.secret_name.clone());
+                    object.metadata.name = Some(name.to_owned());
                     object.metadata.owner_references = self.owner().await.map(|owner| vec![owner]);
                     api.create(&params, &object).await
                 }
             }
         };
-        self.applier.write("Certificates", self.secret_object(), Box::pin(write)).await?;
+        self.applier.write("Certificates", self.secret_object(name), Box::pin(write)).await?;
         Ok(())
     }
 
@@ -242,4 +298,30 @@ impl Loop {
         }
         Ok(())
     }
+}
+
+fn tell(step: &'static str) {
+    tracing::info!(step, "certificates brought up to date");
+}
+
+/// The step that is taken next, or that comes when the wait is over.
+fn coming(step: &Step) -> &'static str {
+    match step {
+        Step::Wait { reason: Awaited::Renewal, .. } => "Publish",
+        Step::Wait { reason: Awaited::Settled, .. } => "Activate",
+        Step::Wait { reason: Awaited::Retirement, .. } => "Retire",
+        step => step.name(),
+    }
+}
+
+async fn read_configurations(client: &Client, names: &WebhookConfigurations) -> Result<Live, StepError> {
+    let object = format!("ValidatingWebhookConfiguration {}", names.validating);
+    let configurations: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
+    let validating = bounded(object, configurations.get_opt(&names.validating)).await?;
+    let object = format!("MutatingWebhookConfiguration {}", names.mutating);
+    let configurations: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    let mutating = bounded(object, configurations.get_opt(&names.mutating)).await?;
+    let bundles =
+        validating.iter().flat_map(validating_bundles).chain(mutating.iter().flat_map(mutating_bundles)).collect();
+    Ok(Live { validating, mutating, bundles })
 }

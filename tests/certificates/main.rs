@@ -7,7 +7,10 @@ mod authorities;
 #[allow(dead_code, reason = "the words are shared with other test binaries, and not every word is needed here")]
 #[path = "../e2e/busy_support.rs"]
 mod busy_support;
+mod cert_manager;
+mod existing_secret;
 mod hammer;
+mod modes;
 mod rotation;
 mod stage;
 #[allow(dead_code, reason = "the words are shared with other test binaries, and not every word is needed here")]

@@ -1,5 +1,6 @@
 //! The stage: Belay with `failurePolicy: Fail` on a cluster of its own, and what is seen of its certificates.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -10,6 +11,8 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
 use webhook_certs::secret::SecretData;
 use webhook_certs::verify::verify;
@@ -105,6 +108,38 @@ pub(crate) async fn served_by(ns: &Namespace, belay: &Belay, seen: &Seen, bundle
         Ok(())
     })
     .await
+}
+
+/// Waits until every replica serves just this certificate (PEM).
+pub(crate) async fn serves(ns: &Namespace, belay: &Belay, seen: &Seen, certificate: &[u8]) -> anyhow::Result<()> {
+    let certificate = CertificateDer::from_pem_slice(certificate)?;
+    ns.eventually("every replica serves the new certificate", PATIENCE, async || {
+        for pod in belay.webhook_pods().await? {
+            let chain = seen.leaf_of(&pod.name).with_context(|| format!("{} was not asked yet", pod.name))?;
+            ensure!(chain.first() == Some(&certificate), "{} serves another one", pod.name);
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// Waits until every entry of both configurations trusts these authorities (PEM), in any order, and no others.
+pub(crate) async fn trusted_are(ns: &Namespace, seen: &Seen, authorities: &[&str]) -> anyhow::Result<()> {
+    let expected = certificates(authorities.concat().as_bytes())?;
+    ns.eventually("every webhook configuration trusts these authorities", PATIENCE, async || {
+        let bundles = seen.bundles();
+        ensure!(!bundles.is_empty(), "no entry was seen yet");
+        for (entry, bundle) in bundles {
+            let found = certificates(&bundle)?;
+            ensure!(found == expected, "{entry} trusts others, {} instead of {}", found.len(), expected.len());
+        }
+        Ok(())
+    })
+    .await
+}
+
+fn certificates(pem: &[u8]) -> anyhow::Result<BTreeSet<Vec<u8>>> {
+    CertificateDer::pem_slice_iter(pem).map(|found| Ok(found?.to_vec())).collect()
 }
 
 /// `kubectl rollout restart` of the webhook, to its end.

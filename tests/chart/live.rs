@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use belay_e2e::programs;
 use belay_e2e::world::{self, Namespace};
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
@@ -235,6 +236,8 @@ spec:
 #[test]
 fn the_api_server_knows_every_field_that_any_option_makes() {
     world::test("chart-fields", async |ns: &Namespace| {
+        let definitions = tokio::task::spawn_blocking(programs::cert_manager).await;
+        ns.cluster().crds(&definitions.context("the download was interrupted")??).await?;
         for case in matrix::cases() {
             let mut values = case.values;
             // A name of its own keeps it apart from another test's release; the Prometheus Operator's kinds are not served here.

@@ -7,6 +7,7 @@
 #![expect(clippy::expect_used, clippy::panic, reason = "a helper that cannot go on fails the test that called it")]
 
 mod busy;
+mod certs;
 mod chart;
 mod cleanup;
 mod cost;

@@ -18,6 +18,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case { name: "deletion costs alone", values: cost_alone() },
         Case { name: "small", values: small() },
         Case { name: "a service monitor", values: with_service_monitor(&everything()) },
+        Case { name: "an existing Secret", values: existing_secret() },
         Case { name: "everything", values: everything() },
     ]
 }
@@ -64,6 +65,11 @@ pub(crate) fn busy_alone() -> Value {
 /// Deletion costs without any other capability.
 pub(crate) fn cost_alone() -> Value {
     json!({ "evictionHold": { "enabled": false }, "deletionCost": { "enabled": true } })
+}
+
+/// Certificates of a Secret of the user's.
+pub(crate) fn existing_secret() -> Value {
+    json!({ "certs": { "mode": "existingSecret", "existingSecret": { "name": "webhook" } } })
 }
 
 /// A name for the capabilities that are on, and values that switch on just these.
@@ -159,6 +165,29 @@ pub(crate) fn with_service_monitor(values: &Value) -> Value {
     values
 }
 
+/// Certificates of an issuer of the user's.
+fn issued() -> Value {
+    json!({
+        "mode": "certManager",
+        "certManager": {
+            "issuerRef": { "name": "platform", "kind": "ClusterIssuer", "group": "cert-manager.io" },
+            "duration": "720h",
+            "caInjector": false,
+        },
+    })
+}
+
+/// An image by its digest, from a registry of the user's.
+fn image() -> Value {
+    json!({
+        "registry": "registry.example.com:5000",
+        "repository": "mirror/belay",
+        "tag": "ignored",
+        "digest": format!("sha256:{}", "0123456789abcdef".repeat(4)),
+        "pullPolicy": "Always",
+    })
+}
+
 /// Every value changed from its default, but for what excludes another one.
 pub(crate) fn everything() -> Value {
     let mut all = everything_but_monitoring();
@@ -200,13 +229,7 @@ fn everything_but_monitoring() -> Value {
         "nameOverride": "rope",
         "fullnameOverride": "belay",
         "commonLabels": { "example.com/team": "platform" },
-        "image": {
-            "registry": "registry.example.com:5000",
-            "repository": "mirror/belay",
-            "tag": "ignored",
-            "digest": format!("sha256:{}", "0123456789abcdef".repeat(4)),
-            "pullPolicy": "Always",
-        },
+        "image": image(),
         "imagePullSecrets": [{ "name": "pull" }],
         "logLevel": "info,belay::webhook=debug",
         "logFormat": "text",
@@ -253,6 +276,7 @@ fn everything_but_monitoring() -> Value {
         },
         "admission": admission(),
         "admissionPolicy": { "enabled": true, "exemptUsers": ["alice@example.com", "it's \"bob\""] },
+        "certs": issued(),
         "podSecurityContext": {
             "runAsNonRoot": true,
             "runAsUser": 65532,

@@ -69,7 +69,7 @@ fn pods_meet_the_restricted_standard() {
             assert_eq!(context["readOnlyRootFilesystem"], true, "{case}");
             assert_eq!(context["capabilities"], json!({ "drop": ["ALL"] }), "{case}");
             let mut volumes = pod["volumes"].as_array().into_iter().flatten();
-            assert!(volumes.all(|volume| volume.get("configMap").is_some()), "{case}: {pod}");
+            assert!(volumes.all(|one| one.get("configMap").or(one.get("secret")).is_some()), "{case}: {pod}");
         }
     });
 }

@@ -289,6 +289,42 @@ fn the_cleanup_may_do_no_more_than_its_task_at_that_time() {
 }
 
 #[test]
+fn certificates_from_elsewhere_take_along_the_rights_that_nobody_needs_for_them() {
+    let without = |rights: &Rights, gone: &[(&str, &[&str])]| -> Rights {
+        let gone: Rights = gone.iter().flat_map(|(scope, lines)| grant(scope, lines)).collect();
+        assert!(gone.is_subset(rights), "{gone:?}");
+        rights.difference(&gone).cloned().collect()
+    };
+    let of_secret: &[&str] = &["secrets[belay-ca]: get list watch update", "secrets: create"];
+    for (capability, values) in matrix::combinations().into_iter().filter(|(name, _)| !name.is_empty()) {
+        let [webhook, controller] = components(&Objects::render(&values));
+        let own: Vec<&str> = controller.iter().map(String::as_str).collect();
+        // Its own Deployment, the owner of the Secret, where these are not read of the whole cluster anyway.
+        let owner: Vec<&str> = ["apps/replicasets: get", "pods: get"]
+            .into_iter()
+            .filter(|line| grant(NAMESPACE, &[line]).iter().all(|right| own.contains(&right.as_str())))
+            .collect();
+        for (certs, injected) in [
+            (matrix::existing_secret()["certs"].clone(), false),
+            (json!({ "mode": "certManager", "certManager": { "caInjector": false } }), false),
+            (json!({ "mode": "certManager" }), true),
+        ] {
+            let mut values = values.clone();
+            values["certs"] = certs;
+            let objects = Objects::render(&values);
+            let configurations: &[&str] = if injected { CONTROLLER_CLUSTER } else { &[] };
+            let expected = [
+                without(&webhook, &[(NAMESPACE, WEBHOOK_NAMESPACE)]),
+                without(&controller, &[(NAMESPACE, of_secret), (NAMESPACE, &owner), ("cluster", configurations)]),
+            ];
+            assert_eq!(components(&objects), expected, "{capability}: {}", values["certs"]);
+            // A role without rules would be none.
+            assert!(objects.of_kind("Role").all(|role| role["metadata"]["name"] != "belay-webhook"));
+        }
+    }
+}
+
+#[test]
 fn a_capability_that_is_off_leaves_no_right_behind() {
     let off = json!({ "evictionHold": { "enabled": false }, "cleanup": { "enabled": false } });
     let objects = Objects::render(&off);
@@ -302,6 +338,7 @@ fn named_service_accounts_get_the_same_rights() {
     let mut values = matrix::busy_alone();
     values["evictionHold"]["enabled"] = json!(true);
     values["deletionCost"] = json!({ "enabled": true });
+    values["certs"] = matrix::everything()["certs"].clone();
     let defaults = Objects::render(&values);
     let everything = Objects::render(&matrix::everything());
     for (account, default_account) in [("hook", "belay-webhook"), ("control", "belay-controller")] {

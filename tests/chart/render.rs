@@ -183,7 +183,7 @@ fn the_configuration_file_has_exactly_the_keys_that_the_program_reads() {
                 "onFailure": "Release",
             },
         },
-        "certs": { "secretName": "belay-ca", "dnsNames": ["belay-webhook.belay-system.svc"] },
+        "certs": { "mode": "auto", "secretName": "belay-ca", "dnsNames": ["belay-webhook.belay-system.svc"] },
         "webhookConfigurations": { "validating": "belay", "mutating": "belay" },
         "leaderElection": {
             "leaseName": "belay-controller",
@@ -362,12 +362,22 @@ fn every_value_has_an_effect() {
             // There is another time for the Job while hints are on.
             "cleanup.onUpgrade" => without(&everything, "/busyHints/enabled"),
             path if path.starts_with("serviceMonitor.") => matrix::with_service_monitor(&everything),
+            // An issuer that nobody asks is refused.
+            "certs.mode" => without(&everything, "/certs/certManager/issuerRef"),
+            "certs.existingSecret.name" => {
+                let mut values = everything.clone();
+                values["certs"] = matrix::existing_secret()["certs"].clone();
+                values
+            }
             _ => everything.clone(),
         };
         let mut changed = before.clone();
         if row.path == "evictionHold.defaultPolicy.namespaces" {
             // An enabled default policy that covers nothing is refused.
             changed["evictionHold"]["defaultPolicy"]["namespaces"] = json!(["shop"]);
+        } else if row.path == "certs.existingSecret.name" {
+            // Without a name it is refused.
+            changed["certs"]["existingSecret"]["name"] = json!("other");
         } else if before.pointer(&pointer).is_some() {
             changed = without(&before, &pointer);
         } else {

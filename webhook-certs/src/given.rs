@@ -26,13 +26,10 @@ pub enum GivenError {
     },
     /// No caller would trust them.
     #[error(
-        "ca.crt holds no certificate authority that is valid at {now}, so nobody would trust what it signed; the \
-         webhook configurations are left as they are"
+        "ca.crt holds no certificate authority that is valid now, so nobody would trust what it signed; the webhook \
+         configurations are left as they are"
     )]
-    NoAuthority {
-        /// The moment of the check.
-        now: Timestamp,
-    },
+    NoAuthority,
 }
 
 /// What the live configurations are to hold now.
@@ -50,9 +47,14 @@ pub struct Wanted {
 pub fn authorities(ca_crt: &[u8], now: Timestamp) -> Result<Vec<Certificate>, GivenError> {
     let found = Certificate::all_from_pem(ca_crt).map_err(|detail| GivenError::NotCertificates { detail })?;
     if !found.iter().any(|certificate| certificate.is_ca && certificate.validity.contains(now)) {
-        return Err(GivenError::NoAuthority { now });
+        return Err(GivenError::NoAuthority);
     }
     Ok(found)
+}
+
+/// When the last of these authorities is over.
+pub fn last_end(authorities: &[Certificate]) -> Option<Timestamp> {
+    authorities.iter().filter(|certificate| certificate.is_ca).map(|certificate| certificate.validity.not_after).max()
 }
 
 /// Remembers since when authorities are trusted that are not given any more. A process that starts anew counts anew: they

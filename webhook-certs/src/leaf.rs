@@ -77,8 +77,8 @@ pub enum LeafError {
     },
     /// The authority is outside its own validity.
     #[error(
-        "the certificate authority {subject:?} is valid from {not_before} to {not_after} and it is \
-         {now}; check this machine's clock and that a controller runs, which makes a new authority"
+        "the certificate authority {subject:?} is not valid now but from {not_before} to {not_after}; check this \
+         machine's clock and that a controller runs, which makes a new authority"
     )]
     SignerNotValid {
         /// The authority's subject.
@@ -87,8 +87,6 @@ pub enum LeafError {
         not_before: Timestamp,
         /// End of its validity.
         not_after: Timestamp,
-        /// The moment of the attempt.
-        now: Timestamp,
     },
     /// Making the key or the signature failed.
     #[error(transparent)]
@@ -117,7 +115,6 @@ impl Leaf {
                 subject: ca.certificate().subject.clone(),
                 not_before: authority.not_before,
                 not_after: authority.not_after,
-                now,
             });
         }
         let mut validity = Validity::starting(now, LEAF_LIFETIME);

@@ -28,7 +28,8 @@ pub struct Files {
     pub authorities: Option<Vec<u8>>,
 }
 
-/// Why a pair is not taken. Each text names the file, the fault and the remedy.
+/// Why a pair is not taken. Each text names the file, the fault and the remedy; it does not change with time, so that it
+/// need not be told again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PairError {
     /// The certificate cannot be read.
@@ -65,8 +66,8 @@ pub enum PairError {
     },
     /// Today is not within its validity.
     #[error(
-        "the certificate {subject:?} in tls.crt is valid from {not_before} to {not_after} and it is {now}; renew it, \
-         or check this machine's clock"
+        "the certificate {subject:?} in tls.crt is not valid now but from {not_before} to {not_after}; renew it, or \
+         check this machine's clock"
     )]
     NotValid {
         /// The certificate's subject.
@@ -75,8 +76,6 @@ pub enum PairError {
         not_before: Timestamp,
         /// End of its validity.
         not_after: Timestamp,
-        /// The moment of the check.
-        now: Timestamp,
     },
     /// It does not lead to the authority beside it.
     #[error("tls.crt does not lead to an authority in ca.crt ({0}); put the authority that signed it there")]
@@ -112,7 +111,7 @@ impl Pair {
         }
         if !validity.contains(now) {
             let Validity { not_before, not_after } = validity;
-            return Err(PairError::NotValid { subject, not_before, not_after, now });
+            return Err(PairError::NotValid { subject, not_before, not_after });
         }
         if let (Some(authorities), Some(name)) = (&files.authorities, names.first()) {
             verify(&chain, authorities, name, now).map_err(PairError::Untrusted)?;

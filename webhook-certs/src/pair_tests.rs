@@ -122,9 +122,9 @@ fn every_fault_names_the_file_and_the_remedy() {
             "an hour early",
             good.clone(),
             day_one() - SignedDuration::from_hours(1),
-            "it is 2026-03-01T09:00:00Z; renew it",
+            "is not valid now but from 2026-03-01T10:00:00Z",
         ),
-        ("a day late", good.clone(), day_one() + 11 * DAY, "valid from 2026-03-01T10:00:00Z to 2026-03-11T10:00:00Z"),
+        ("a day late", good.clone(), day_one() + 11 * DAY, "to 2026-03-11T10:00:00Z; renew it"),
         (
             "another authority",
             with(&|it| it.authorities = Some(ca_pem(&other))),

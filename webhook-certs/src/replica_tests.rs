@@ -65,7 +65,7 @@ fn a_first_leaf_is_served_at_once_and_readiness_waits_for_the_bundles() {
     assert_eq!(
         text,
         "ValidatingWebhookConfiguration belay, webhook w1.belay.dev: its caBundle holds no certificate yet; the \
-         controller fills it in"
+         controller, or cert-manager's cainjector, fills it in"
     );
     replica.ready(&live(&[secret.bundle_pem(), secret.bundle_pem()]), day_one()).unwrap();
     replica.ready(&[], day_one()).unwrap();

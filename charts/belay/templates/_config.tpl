@@ -42,9 +42,15 @@ deletionCost:
 {{- end }}
 {{- end }}
 certs:
+  mode: {{ .Values.certs.mode }}
+  {{- if eq .Values.certs.mode "auto" }}
   secretName: {{ include "belay.caSecretName" . }}
+  {{- end }}
+  {{- if include "belay.certs.injected" . }}
+  caInjector: true
+  {{- end }}
   dnsNames:
-    - {{ include "belay.webhookName" . }}.{{ .Release.Namespace }}.svc
+    - {{ include "belay.webhookDnsName" . }}
 webhookConfigurations:
   validating: {{ include "belay.fullname" . | quote }}
   mutating: {{ include "belay.fullname" . | quote }}

@@ -19,6 +19,11 @@
 {{ include "belay.fullname" . }}-webhook
 {{- end -}}
 
+{{/* The name by which the API server calls. */}}
+{{- define "belay.webhookDnsName" -}}
+{{ include "belay.webhookName" . }}.{{ .Release.Namespace }}.svc
+{{- end -}}
+
 {{- define "belay.controllerName" -}}
 {{ include "belay.fullname" . }}-controller
 {{- end -}}

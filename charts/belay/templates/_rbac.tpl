@@ -104,18 +104,22 @@ is granted by that name; `create` cannot be (RBAC knows no name then).
 {{- end -}}
 
 {{- define "belay.rules.namespace.webhook" -}}
+{{- if eq .Values.certs.mode "auto" -}}
 - apiGroups: [""]
   resources: [secrets]
   resourceNames: [{{ include "belay.caSecretName" . }}]
   verbs: [get, list, watch]
 {{- end -}}
+{{- end -}}
 
 {{- define "belay.rules.cluster.controller" -}}
+{{- if not (include "belay.certs.injected" .) -}}
 # Keeps the caBundle of the configurations right.
 - apiGroups: [admissionregistration.k8s.io]
   resources: [validatingwebhookconfigurations, mutatingwebhookconfigurations]
   resourceNames: [{{ include "belay.fullname" . | quote }}]
   verbs: [get, list, watch, patch]
+{{ end -}}
 {{ include "belay.rules.read" (dict "root" . "pods" (ternary "get, list, watch" "list, watch" (eq (include "belay.holds" .) "true"))) }}
 {{- if include "belay.holds" . }}
 # Deleted when their history's time is over; made for evictions that are not asked of the webhook.
@@ -165,6 +169,7 @@ is granted by that name; `create` cannot be (RBAC knows no name then).
 {{- end -}}
 
 {{- define "belay.rules.namespace.controller" -}}
+{{- if eq .Values.certs.mode "auto" -}}
 # Makes the CA and renews it.
 - apiGroups: [""]
   resources: [secrets]
@@ -184,6 +189,7 @@ is granted by that name; `create` cannot be (RBAC knows no name then).
   resources: [replicasets]
   verbs: [get]
 {{- end }}
+{{ end -}}
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   resourceNames: [{{ include "belay.leaseName" . }}]
@@ -290,12 +296,13 @@ subjects:
   - kind: ServiceAccount
     name: {{ $subject }}
     namespace: {{ .root.Release.Namespace | quote }}
+{{- with include (printf "belay.rules.namespace.%s" $rules) .root }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata:
   name: {{ $name }}
-  namespace: {{ .root.Release.Namespace | quote }}
+  namespace: {{ $.root.Release.Namespace | quote }}
   labels:
     {{- $labels | nindent 4 }}
   {{- with $annotations }}
@@ -303,13 +310,13 @@ metadata:
     {{- . | nindent 4 }}
   {{- end }}
 rules:
-  {{- include (printf "belay.rules.namespace.%s" $rules) .root | nindent 2 }}
+  {{- . | nindent 2 }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
 metadata:
   name: {{ $name }}
-  namespace: {{ .root.Release.Namespace | quote }}
+  namespace: {{ $.root.Release.Namespace | quote }}
   labels:
     {{- $labels | nindent 4 }}
   {{- with $annotations }}
@@ -323,6 +330,7 @@ roleRef:
 subjects:
   - kind: ServiceAccount
     name: {{ $subject }}
-    namespace: {{ .root.Release.Namespace | quote }}
+    namespace: {{ $.root.Release.Namespace | quote }}
+{{- end -}}
 {{- end -}}
 {{- end -}}

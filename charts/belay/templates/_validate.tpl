@@ -26,7 +26,7 @@ without Belay. Each message names the value and the way out. Rendered by config.
 {{- fail (printf "%s.podDisruptionBudget.maxUnavailable is %v: every drain would wait for Belay's own pods for ever. Use at least 1" $component $values.podDisruptionBudget.maxUnavailable) -}}
 {{- end -}}
 {{- range $values.extraEnv -}}
-{{- if has .name (list "BELAY_CONFIG" "BELAY_LISTEN" "BELAY_ADMIN_LISTEN" "BELAY_LOG" "BELAY_LOG_FORMAT" "BELAY_CONTROLLER" "BELAY_MUTATING_CONFIGURATION" "POD_NAME" "POD_UID" "POD_NAMESPACE") -}}
+{{- if has .name (list "BELAY_CONFIG" "BELAY_CERTS" "BELAY_LISTEN" "BELAY_ADMIN_LISTEN" "BELAY_LOG" "BELAY_LOG_FORMAT" "BELAY_CONTROLLER" "BELAY_MUTATING_CONFIGURATION" "POD_NAME" "POD_UID" "POD_NAMESPACE") -}}
 {{- fail (printf "%s.extraEnv sets %s, which the chart sets itself: use bindAddress, webhook.port, adminPort, logLevel or logFormat" $component .name) -}}
 {{- end -}}
 {{- end -}}
@@ -126,6 +126,8 @@ without Belay. Each message names the value and the way out. Rendered by config.
 {{- if .Values.deletionCost.enabled -}}
 {{- include "belay.validate.deletionCost" . -}}
 {{- end -}}
+
+{{- include "belay.validate.certs" . -}}
 
 {{- $election := .Values.controller.leaderElection -}}
 {{- if le (include "belay.seconds" $election.leaseDuration | int) (include "belay.seconds" $election.renewDeadline | int) -}}

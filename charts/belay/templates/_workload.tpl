@@ -187,6 +187,10 @@ spec:
             - name: BELAY_LISTEN
               value: {{ printf "%s:%d" $root.Values.bindAddress (int $values.port) | quote }}
             {{- end }}
+            {{- if include "belay.certs.volume" . }}
+            - name: BELAY_CERTS
+              value: {{ include "belay.certs.folder" $root }}
+            {{- end }}
             - name: BELAY_ADMIN_LISTEN
               value: {{ printf "%s:%d" $root.Values.bindAddress (int $root.Values.adminPort) | quote }}
             {{- include "belay.logEnv" $root | nindent 12 }}
@@ -228,8 +232,17 @@ spec:
             - name: config
               mountPath: /etc/belay
               readOnly: true
+            {{- if include "belay.certs.volume" . }}
+            - name: certs
+              mountPath: {{ include "belay.certs.folder" $root }}
+              readOnly: true
+            {{- end }}
       volumes:
         - name: config
           configMap:
             name: {{ include "belay.fullname" $root }}-config
+        {{- with include "belay.certs.volume" . }}
+        - name: certs
+          {{- . | nindent 10 }}
+        {{- end }}
 {{- end -}}

@@ -70,11 +70,8 @@ const OF_API_SERVERS: &[(&str, &[&str])] = &[
     ("apiserver_admission_webhook_admission_duration_seconds_bucket", &["name", "type", "operation", "rejected", "le"]),
 ];
 
-/// Metrics of the probe and the certificates, which the program is about to serve; each goes from here with its row in
-/// the table.
+/// Metrics of the probe, which the program is about to serve; each goes from here with its row in the table.
 const TO_COME: &[(&str, &[&str])] = &[
-    ("belay_certificate_not_after_timestamp_seconds", &["role"]),
-    ("belay_certificate_rotation_step", &["step"]),
     ("belay_probe_last_reached_timestamp_seconds", &[]),
     ("belay_probe_reached", &[]),
     ("belay_probes_total", &["result"]),

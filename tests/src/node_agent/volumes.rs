@@ -1,6 +1,7 @@
 //! The volumes of a pod, as folders of this machine.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -150,8 +151,11 @@ async fn secret(
     if found.is_none() && optional != Some(true) {
         bail!("Secret {name} does not exist");
     }
-    let data = found.and_then(|secret| secret.data).unwrap_or_default();
-    Ok(select(data.into_iter().map(|(key, bytes)| (key, bytes.0)).collect(), items))
+    Ok(select(found.map(secret_files).unwrap_or_default(), items))
+}
+
+fn secret_files(secret: Secret) -> Files {
+    secret.data.into_iter().flatten().map(|(key, bytes)| (key, bytes.0)).collect()
 }
 
 fn select(mut files: Files, items: Option<&[KeyToPath]>) -> Files {
@@ -161,40 +165,108 @@ fn select(mut files: Files, items: Option<&[KeyToPath]>) -> Files {
     }
 }
 
-/// A ConfigMap volume follows its ConfigMap, as a kubelet's does, only sooner.
+/// A volume of a ConfigMap or a Secret follows it, as a kubelet's does, only sooner.
 fn keep_current(playing: &Playing, volume: &Volume, place: &Path) -> Option<AbortOnDropHandle<()>> {
-    let source = volume.config_map.clone()?;
-    let (maps, place): (Api<ConfigMap>, PathBuf) = (playing.api(), place.to_owned());
-    let only = watcher::Config::default().fields(&format!("metadata.name={}", source.name));
-    Some(AbortOnDropHandle::new(tokio::spawn(async move {
-        let mut maps = std::pin::pin!(changes(maps, only));
-        while let Some(change) = maps.next().await {
-            if let Change::Applied(map) = change
-                && let Err(error) = replace_files(&place, &select(config_map_files(map), source.items.as_deref()))
+    if let Some(source) = volume.config_map.clone() {
+        let files = move |map| select(config_map_files(map), source.items.as_deref());
+        return Some(follow::<ConfigMap>(playing, &source.name, place, files));
+    }
+    let source = volume.secret.clone()?;
+    let files = move |secret| select(secret_files(secret), source.items.as_deref());
+    Some(follow::<Secret>(playing, &source.secret_name.unwrap_or_default(), place, files))
+}
+
+fn follow<K>(
+    playing: &Playing,
+    name: &str,
+    place: &Path,
+    files: impl Fn(K) -> Files + Send + 'static,
+) -> AbortOnDropHandle<()>
+where
+    K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope>
+        + Clone
+        + serde::de::DeserializeOwned
+        + std::fmt::Debug
+        + Send
+        + 'static,
+    K::DynamicType: Default,
+{
+    let (objects, place): (Api<K>, PathBuf) = (playing.api(), place.to_owned());
+    let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        let mut objects = std::pin::pin!(changes(objects, only));
+        while let Some(change) = objects.next().await {
+            if let Change::Applied(object) = change
+                && let Err(error) = replace_files(&place, &files(object))
             {
                 tracing::error!("cannot refresh a volume: {error:#}");
             }
         }
-    })))
+    }))
 }
 
-/// Makes the folder hold these files. Each appears whole or not at all, and an unchanged one is not touched.
+/// The link to the folder of the version in force, and its name while it is made.
+const DATA: &str = "..data";
+const NEXT_DATA: &str = "..data_tmp";
+
+/// Makes the folder hold these files, all of them at once: each version has a folder of its own, which one link names, and
+/// the files are links through that one (kubernetes, `pkg/volume/util/atomic_writer.go`). A version that is there already
+/// is not touched.
 fn replace_files(folder: &Path, files: &Files) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    for (name, content) in files {
-        let path = folder.join(name);
-        if std::fs::read(&path).is_ok_and(|present| present == *content) {
-            continue;
-        }
-        if let Some(parent) = path.parent() {
-            std::fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
-        }
-        let unfinished = path.with_extension("unfinished");
-        std::fs::write(&unfinished, content)
-            .and_then(|()| std::fs::rename(&unfinished, &path))
-            .with_context(|| format!("cannot write {}", path.display()))?;
+    let present = std::fs::read_link(folder.join(DATA)).ok();
+    let unchanged = |version: &PathBuf| files_in(&folder.join(version)).is_ok_and(|found| found == *files);
+    if files.is_empty() || present.as_ref().is_some_and(unchanged) {
+        return Ok(());
+    }
+    let version = free_name(folder);
+    write_version(folder, &version, files).with_context(|| format!("cannot write {}", folder.display()))?;
+    if let Some(present) = present {
+        let old = folder.join(present);
+        std::fs::remove_dir_all(&old).with_context(|| format!("cannot remove {}", old.display()))?;
     }
     Ok(())
+}
+
+/// A name for a version that is not there.
+fn free_name(folder: &Path) -> PathBuf {
+    let mut names = (1_u64..).map(|number| PathBuf::from(format!("..{number}")));
+    names.find(|name| !folder.join(name).exists()).unwrap_or_default()
+}
+
+fn write_version(folder: &Path, version: &Path, files: &Files) -> std::io::Result<()> {
+    for (name, content) in files {
+        let path = folder.join(version).join(name);
+        std::fs::create_dir_all(path.parent().unwrap_or(folder))?;
+        std::fs::write(&path, content)?;
+    }
+    let _ = std::fs::remove_file(folder.join(NEXT_DATA));
+    symlink(version, folder.join(NEXT_DATA))?;
+    std::fs::rename(folder.join(NEXT_DATA), folder.join(DATA))?;
+    for name in files.keys().filter_map(|name| name.split('/').next()) {
+        if !folder.join(name).is_symlink() {
+            symlink(Path::new(DATA).join(name), folder.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Every file below a folder, by its path in it.
+fn files_in(folder: &Path) -> std::io::Result<Files> {
+    let mut files = Files::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        for entry in std::fs::read_dir(next)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let name = path.strip_prefix(folder).unwrap_or(&path).to_string_lossy().into_owned();
+                files.insert(name, std::fs::read(&path)?);
+            }
+        }
+    }
+    Ok(files)
 }
 
 #[cfg(test)]
@@ -213,7 +285,11 @@ mod tests {
         assert_eq!(first, "1");
         assert_eq!(write("1"), ("1".to_owned(), written));
         assert_eq!(write("2").0, "2");
-        assert_eq!(std::fs::read_dir(folder.join("a")).unwrap().count(), 1, "no unfinished file is left");
+        assert_eq!(
+            std::fs::read_dir(&folder).unwrap().count(),
+            3,
+            "nothing is left but a version, its link and a file's"
+        );
         std::fs::remove_dir_all(&folder).unwrap();
     }
 
