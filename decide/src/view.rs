@@ -1,9 +1,10 @@
 //! Small projections of API objects: exactly what decisions read, and nothing else.
 //!
-//! Tens of thousands of pods stand in memory as [`PodView`]s, so fields that repeat or may be absent are boxed
-//! strings, and whole sub-objects (containers, volumes, managed fields) never get here.
+//! Tens of thousands of pods stand in memory as [`PodView`]s, so their strings are shared ones, of which each stands
+//! there once, and whole sub-objects (containers, volumes, managed fields) never get here.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -17,17 +18,17 @@ use crate::ownership::{Key, Record};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodView {
     /// `metadata.namespace`.
-    pub namespace: Box<str>,
+    pub namespace: Arc<str>,
     /// `metadata.name`.
-    pub name: Box<str>,
+    pub name: Arc<str>,
     /// `metadata.uid`.
-    pub uid: Box<str>,
+    pub uid: Arc<str>,
     /// `spec.nodeName`; absent until the pod is bound.
-    pub node: Option<Box<str>>,
+    pub node: Option<Arc<str>>,
     /// UID of the ReplicaSet that controls the pod; absent for every other kind of owner.
-    pub replica_set: Option<Box<str>>,
+    pub replica_set: Option<Arc<str>>,
     /// Label `pod-template-hash`, which a Deployment's ReplicaSets put on their pods.
-    pub template_hash: Option<Box<str>>,
+    pub template_hash: Option<Arc<str>>,
     /// `status.phase`.
     pub phase: PodPhase,
     /// When the `Ready` condition became true; absent while it is not true.
@@ -122,7 +123,7 @@ impl PodView {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeView {
     /// `metadata.name`.
-    pub name: Box<str>,
+    pub name: Arc<str>,
     /// `spec.unschedulable`: the node is cordoned.
     pub unschedulable: bool,
     /// Keys of the node's taints, in the order of the object.
@@ -139,13 +140,13 @@ pub struct ReplicaSetView {
     /// `metadata.name`.
     pub name: Box<str>,
     /// `metadata.uid`.
-    pub uid: Box<str>,
+    pub uid: Arc<str>,
     /// UID of the Deployment that controls it; absent for a ReplicaSet that stands alone.
     pub deployment: Option<Box<str>>,
     /// Annotation `deployment.kubernetes.io/revision`.
     pub revision: Option<u64>,
     /// Label `pod-template-hash`.
-    pub template_hash: Option<Box<str>>,
+    pub template_hash: Option<Arc<str>>,
     /// Template annotation `belay.dev/restart`.
     pub slot: Option<Box<str>>,
 }

@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use belay_decide::busy::{GroupKind, Rule};
-use belay_decide::cost::cluster::KnownPod;
 use belay_decide::hold::{HoldView, Rules};
 use belay_decide::lifecycle;
 use belay_decide::view::Governor;
@@ -26,7 +25,7 @@ use crate::cluster::index::{
     AutoscalerSink, BusyPodSink, Index, IndexSink, LinkedSink, OwnerSink, Policy, SeenNode, Target,
 };
 use crate::cluster::owners::{self, Followed, Resources};
-use crate::cluster::pool::Pool;
+use crate::cluster::pool::Alike;
 use crate::cluster::project_cost::{self, LeftOut};
 use crate::cluster::subset::{AutoscalerSubset, DeploymentSubset, NodeSubset, PodSubset, ReplicaSetSubset};
 use crate::cluster::watch::{Health, RuleHealth, Watches};
@@ -80,28 +79,37 @@ pub(super) fn fill(watches: &Watches, index: &Index, resources: &Resources, purp
     let config = watcher::Config::default;
     let (handovers, holds, costs) = (purpose.handovers, purpose.holds, purpose.costs.is_some());
     let mut reading = Reading::default();
+    let alike = Arc::<Alike>::default();
     if holds || costs {
-        let (left_out, labels) = (purpose.left_out.clone(), Pool::default());
+        let (left_out, alike) = (purpose.left_out.clone(), Arc::clone(&alike));
         let project = move |pod: &PodSubset| {
-            let cost = costs.then(|| {
-                let known = project_cost::pod(pod, &left_out, Clock::wall());
-                // Shared at once: a list of the whole cluster would need room for all of them otherwise.
-                KnownPod { labels: labels.share(known.labels), ..known }
-            });
-            Some((holds.then(|| project::pod(pod, costs)), cost))
+            let mut view = holds.then(|| project::pod(pod, costs));
+            let mut known = costs.then(|| project_cost::pod(pod, &left_out, Clock::wall()));
+            alike.pod(view.as_mut(), known.as_mut());
+            Some((view, known))
         };
         reading.add(watches.start("pods", Api::all(client()), config(), project, both()), holds, costs);
     }
     if handovers || costs {
+        let of_nodes = Arc::clone(&alike);
         let project = move |node: &NodeSubset| {
-            let cost = costs.then(|| project_cost::node(node, Clock::wall()));
-            let seen = || SeenNode { view: project::node(node), at: Clock::wall() };
-            Some((handovers.then(seen), cost))
+            let mut cost = costs.then(|| project_cost::node(node, Clock::wall()));
+            let mut seen = handovers.then(|| SeenNode { view: project::node(node), at: Clock::wall() });
+            let views = seen.iter_mut().map(|seen| &mut seen.view).chain(cost.iter_mut().map(|facts| &mut facts.node));
+            views.for_each(|view| of_nodes.node(view));
+            Some((seen, cost))
         };
         reading.add(watches.start("nodes", Api::all(client()), config(), project, both()), handovers, costs);
         let project = move |set: &ReplicaSetSubset| {
-            let cost = costs.then(|| project_cost::set(set));
-            Some((handovers.then(|| project::replica_set(set)), cost))
+            let mut cost = costs.then(|| project_cost::set(set));
+            let mut view = handovers.then(|| project::replica_set(set));
+            if let Some(view) = &mut view {
+                alike.replica_set(view);
+            }
+            if let Some(known) = &mut cost {
+                alike.set(&mut known.set.uid);
+            }
+            Some((view, cost))
         };
         reading.add(watches.start("ReplicaSets", Api::all(client()), config(), project, both()), handovers, costs);
     }

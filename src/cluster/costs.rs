@@ -3,14 +3,15 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
+use std::hash::Hash;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use belay_decide::cost::NodeFacts;
-use belay_decide::cost::cluster::{Budget, Claim, Cluster, KnownPod, KnownSet, PodName};
+use belay_decide::cost::cluster::{Budget, Claim, Cluster, KnownPod, KnownSet, Look, Looking, PodName};
 use jiff::Timestamp;
-use parking_lot::RwLock;
+use parking_lot::{RwLock, RwLockWriteGuard};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -20,6 +21,9 @@ use super::watch::{Health, Sink, synced};
 
 /// What changes together is ranked together. Shorter than a scheduler needs to bind what comes next.
 const GATHER: Duration = Duration::from_millis(100);
+
+/// So many objects of a list are taken in before others have their turn: less than a millisecond.
+const AT_ONCE: usize = 256;
 
 /// The cache. Cheap to clone.
 #[derive(Clone)]
@@ -39,9 +43,25 @@ impl Costs {
         ask(&self.cluster.read())
     }
 
-    /// Has it look, or note something; nobody is told.
+    /// Has it note something; nobody is told.
     pub fn write<R>(&self, change: impl FnOnce(&mut Cluster) -> R) -> R {
         change(&mut self.cluster.write())
+    }
+
+    /// Has it look, as [`Cluster::look`] does, but gives way after each step: a bind is answered from the same cache, and
+    /// the scheduler waits for it. Also says how long the look took, without the time in which others had their turn.
+    pub fn look(&self, now: Timestamp) -> (Look, Duration) {
+        let (mut looking, mut took) = (Looking::default(), Duration::ZERO);
+        let mut cluster = self.cluster.write();
+        loop {
+            let started = Instant::now();
+            let look = cluster.look_on(&mut looking, now);
+            took += started.elapsed();
+            if let Some(look) = look {
+                return (look, took);
+            }
+            RwLockWriteGuard::bump(&mut cluster);
+        }
     }
 
     /// Keeps the ranks up to date for those who only ask for them, until `stop`. `health` are the watches that fill it.
@@ -51,10 +71,8 @@ impl Costs {
         }
         loop {
             let now = Clock::wall();
-            let next = self.write(|cluster| {
-                cluster.look(now);
-                cluster.next_look(now)
-            });
+            self.look(now);
+            let next = self.read(|cluster| cluster.next_look(now));
             let pause = Duration::try_from(next.duration_since(now)).unwrap_or_default();
             tokio::select! {
                 () = self.changed() => tokio::time::sleep(GATHER).await,
@@ -77,12 +95,12 @@ pub struct CostSink(pub Option<Costs>);
 /// What a kind of object does to the cache.
 trait Told: Sized {
     /// By what objects of this kind are told apart.
-    type Key: Ord;
+    type Key: Eq + Hash;
 
     fn key(&self) -> Self::Key;
     fn put(self, cluster: &mut Cluster, now: Timestamp);
     fn take(self, cluster: &mut Cluster);
-    fn retain(cluster: &mut Cluster, keys: &BTreeSet<Self::Key>);
+    fn retain(cluster: &mut Cluster, keys: &HashSet<Self::Key>);
 }
 
 impl CostSink {
@@ -96,14 +114,19 @@ impl CostSink {
 
 impl<V: Told + Send> Sink<V> for CostSink {
     fn replace(&mut self, objects: Vec<V>) {
-        self.change(|cluster| {
-            let now = Clock::wall();
-            let keys = objects.iter().map(Told::key).collect();
-            V::retain(cluster, &keys);
-            for object in objects {
-                object.put(cluster, now);
+        let Some(costs) = &self.0 else { return };
+        let keys = objects.iter().map(Told::key).collect();
+        let now = Clock::wall();
+        let mut cluster = costs.cluster.write();
+        V::retain(&mut cluster, &keys);
+        for (at, object) in objects.into_iter().enumerate() {
+            if at % AT_ONCE == 0 {
+                RwLockWriteGuard::bump(&mut cluster);
             }
-        });
+            object.put(&mut cluster, now);
+        }
+        drop(cluster);
+        costs.changed.notify_one();
     }
 
     fn apply(&mut self, object: V) {
@@ -130,15 +153,15 @@ impl Told for KnownPod {
         cluster.remove_pod(&self.pod.namespace, &self.pod.name);
     }
 
-    fn retain(cluster: &mut Cluster, keys: &BTreeSet<PodName>) {
+    fn retain(cluster: &mut Cluster, keys: &HashSet<PodName>) {
         cluster.retain_pods(|pod| keys.contains(&(pod.namespace.clone(), pod.name.clone())));
     }
 }
 
 impl Told for KnownSet {
-    type Key = Box<str>;
+    type Key = Arc<str>;
 
-    fn key(&self) -> Box<str> {
+    fn key(&self) -> Arc<str> {
         self.set.uid.clone()
     }
 
@@ -150,15 +173,15 @@ impl Told for KnownSet {
         cluster.remove_set(&self.set.uid);
     }
 
-    fn retain(cluster: &mut Cluster, keys: &BTreeSet<Box<str>>) {
+    fn retain(cluster: &mut Cluster, keys: &HashSet<Arc<str>>) {
         cluster.retain_sets(keys);
     }
 }
 
 impl Told for NodeFacts {
-    type Key = Box<str>;
+    type Key = Arc<str>;
 
-    fn key(&self) -> Box<str> {
+    fn key(&self) -> Arc<str> {
         self.node.name.clone()
     }
 
@@ -170,7 +193,7 @@ impl Told for NodeFacts {
         cluster.remove_node(&self.node.name);
     }
 
-    fn retain(cluster: &mut Cluster, keys: &BTreeSet<Box<str>>) {
+    fn retain(cluster: &mut Cluster, keys: &HashSet<Arc<str>>) {
         cluster.retain_nodes(keys);
     }
 }
@@ -190,15 +213,15 @@ impl Told for Budget {
         cluster.remove_budget(&self.namespace, &self.name);
     }
 
-    fn retain(cluster: &mut Cluster, keys: &BTreeSet<PodName>) {
+    fn retain(cluster: &mut Cluster, keys: &HashSet<PodName>) {
         cluster.retain_budgets(keys);
     }
 }
 
 impl Told for Claim {
-    type Key = Box<str>;
+    type Key = Arc<str>;
 
-    fn key(&self) -> Box<str> {
+    fn key(&self) -> Arc<str> {
         self.name.clone()
     }
 
@@ -210,7 +233,7 @@ impl Told for Claim {
         cluster.remove_claim(&self.name);
     }
 
-    fn retain(cluster: &mut Cluster, keys: &BTreeSet<Box<str>>) {
+    fn retain(cluster: &mut Cluster, keys: &HashSet<Arc<str>>) {
         cluster.retain_claims(keys);
     }
 }
@@ -230,7 +253,7 @@ impl Told for Pool {
         cluster.put_pool(&self.name, false);
     }
 
-    fn retain(cluster: &mut Cluster, keys: &BTreeSet<Box<str>>) {
+    fn retain(cluster: &mut Cluster, keys: &HashSet<Box<str>>) {
         cluster.retain_pools(keys);
     }
 }

@@ -38,7 +38,10 @@ pub use workloads::{PolicyState, Selected, Target};
 use crate::api;
 
 /// Objects by namespace and name; looked up by borrowed strings.
-type Named<V> = HashMap<Box<str>, HashMap<Box<str>, V>>;
+type Named<V, K = Box<str>> = HashMap<K, HashMap<K, V>>;
+
+/// Pods, of which there are the most by far: the maps have their names from them, and half of a map's places are empty.
+type Pods = Named<Box<PodView>, Arc<str>>;
 
 /// A HandoverPolicy with what selects its Deployments.
 #[derive(Clone, Debug)]
@@ -59,16 +62,16 @@ pub struct Policy {
 
 #[derive(Default)]
 struct State {
-    pods: Named<PodView>,
+    pods: Pods,
     /// Names of pods by the UID of their ReplicaSet (pods live in its namespace).
-    pods_of: HashMap<Arc<str>, BTreeSet<Box<str>>>,
+    pods_of: HashMap<Arc<str>, BTreeSet<Arc<str>>>,
     /// UIDs of the ReplicaSets of the pods on each node, one a pod.
-    sets_on: HashMap<Box<str>, Vec<Arc<str>>>,
+    sets_on: HashMap<Arc<str>, Vec<Arc<str>>>,
     replica_sets: Named<ReplicaSetView>,
     /// Names of ReplicaSets by the UID of their Deployment.
     sets_of: HashMap<Box<str>, BTreeSet<Box<str>>>,
     /// UID of the Deployment (and its namespace) by the UID of the ReplicaSet.
-    set_owner: HashMap<Box<str>, Box<str>>,
+    set_owner: HashMap<Arc<str>, Box<str>>,
     deployments: Named<DeploymentView>,
     /// Name of a Deployment by its UID.
     deployment_names: HashMap<Box<str>, WorkloadKey>,
@@ -79,7 +82,7 @@ struct State {
     /// Nodes that say something by cordon, taints or conditions.
     nodes: nodes::Nodes,
     /// Those that are about to go, or may be.
-    doomed: HashMap<Box<str>, Doomed>,
+    doomed: HashMap<Arc<str>, Doomed>,
     policies: Named<Policy>,
     holds: Named<HoldView>,
     /// Names of holds for a handover by the name of their workload.
@@ -155,7 +158,7 @@ impl Index {
     }
 }
 
-fn get<'a, V>(named: &'a Named<V>, namespace: &str, name: &str) -> Option<&'a V> {
+fn get<'a, V, K: Borrow<str> + Eq + Hash>(named: &'a Named<V, K>, namespace: &str, name: &str) -> Option<&'a V> {
     named.get(namespace)?.get(name)
 }
 
@@ -182,7 +185,7 @@ where
     }
 }
 
-fn remove<V>(named: &mut Named<V>, namespace: &str, name: &str) -> Option<V> {
+fn remove<V, K: Borrow<str> + Eq + Hash>(named: &mut Named<V, K>, namespace: &str, name: &str) -> Option<V> {
     let inside = named.get_mut(namespace)?;
     let removed = inside.remove(name);
     if inside.is_empty() {

@@ -28,11 +28,11 @@ const REVISION_ANNOTATION: &str = "deployment.kubernetes.io/revision";
 const DEFAULT_BOUND: IntOrPercent = IntOrPercent::Percent(25);
 
 /// A text of its own; empty where there is none.
-pub(super) fn text(value: Option<&String>) -> Box<str> {
+pub(super) fn text<T: for<'a> From<&'a str>>(value: Option<&String>) -> T {
     value.map(String::as_str).unwrap_or_default().into()
 }
 
-pub(super) fn label(meta: &ObjectMeta, key: &str) -> Option<Box<str>> {
+pub(super) fn label<T: for<'a> From<&'a str>>(meta: &ObjectMeta, key: &str) -> Option<T> {
     meta.labels.as_ref()?.get(key).map(|value| value.as_str().into())
 }
 
@@ -45,7 +45,7 @@ fn revision(meta: &ObjectMeta) -> Option<u64> {
 }
 
 /// UID of the controlling owner, if it is of this kind.
-pub(super) fn controller_uid(meta: &ObjectMeta, kind: &str) -> Option<Box<str>> {
+pub(super) fn controller_uid<T: for<'a> From<&'a str>>(meta: &ObjectMeta, kind: &str) -> Option<T> {
     let owners = meta.owner_references.as_ref()?;
     let owner = owners.iter().find(|owner| owner.controller == Some(true))?;
     let apps = owner.api_version.starts_with("apps/");

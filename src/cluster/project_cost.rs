@@ -76,7 +76,7 @@ fn created(meta: &ObjectMeta, now: Timestamp) -> Timestamp {
 /// Projects a Pod.
 pub fn pod(pod: &PodSubset, left_out: &LeftOut, now: Timestamp) -> KnownPod {
     let meta = &pod.metadata;
-    let namespace = text(meta.namespace.as_ref());
+    let namespace: Arc<str> = text(meta.namespace.as_ref());
     let present = annotation(meta, COST_ANNOTATION);
     let managed = annotation(meta, MANAGED_ANNOTATION);
     let standing = Standing::read(present, &managed.map(|record| Record::parse(Some(record))).unwrap_or_default());
@@ -91,7 +91,7 @@ pub fn pod(pod: &PodSubset, left_out: &LeftOut, now: Timestamp) -> KnownPod {
     let scheduled = condition(&pod.status.conditions, "PodScheduled").filter(|scheduled| scheduled.status == "True");
     let ready_since = ready.or(scheduled).and_then(|told| told.last_transition_time.as_ref()).map(|time| time.0);
     let is_mirror = annotation(meta, MIRROR_ANNOTATION).is_some();
-    let movable = !is_mirror && controller_uid(meta, "DaemonSet").is_none();
+    let movable = !is_mirror && controller_uid::<Box<str>>(meta, "DaemonSet").is_none();
     let created = created(meta, now);
     let started = pod.status.start_time.as_ref().map(|time| time.0);
     let (hold, hold_until) = hold(meta, movable, started, now);
@@ -178,13 +178,13 @@ pub fn node(node: &NodeSubset, now: Timestamp) -> NodeFacts {
     } else if annotation(meta, SCALE_DOWN_DISABLED) == Some("true") {
         Some(Keep::ScaleDownDisabled)
     } else {
-        CONTROL_PLANE.iter().any(|key| label(meta, key).is_some()).then_some(Keep::ControlPlane)
+        CONTROL_PLANE.iter().any(|key| label::<Box<str>>(meta, key).is_some()).then_some(Keep::ControlPlane)
     };
     NodeFacts {
         node: project::node(node),
         created: created(meta, now),
         pool: POOL_LABELS.iter().find_map(|key| label(meta, key)),
-        topology: labels.map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect(),
+        topology: Arc::new(labels.map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect()),
         leaving: meta.deletion_timestamp.is_some(),
         drifted: false,
         keep,

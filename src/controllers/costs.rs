@@ -80,7 +80,7 @@ pub struct Remembered {
     /// All pods are to be looked at, not only those that changed.
     everything: AtomicBool,
     /// Removals found, by the pod and its UID.
-    removals: Mutex<HashMap<PodKey, (Box<str>, Removals)>>,
+    removals: Mutex<HashMap<PodKey, (Arc<str>, Removals)>>,
     told: Mutex<Told>,
 }
 
@@ -173,20 +173,18 @@ impl Loop {
     /// Ranks, where anything changed; the pods to look at.
     fn rank(&self, now: Timestamp) -> BTreeSet<PodKey> {
         let everything = self.remembered.everything.swap(false, Ordering::Relaxed);
-        let (look, stood_down, seconds) = self.costs.write(|cluster| {
-            // Without the wait for the lock.
-            let started = Instant::now();
-            let mut look = cluster.look(now);
-            let seconds = started.elapsed().as_secs_f64();
+        let (look, took) = self.costs.look(now);
+        let Look { ranked, mut pods, stances } = look;
+        let seconds = took.as_secs_f64();
+        let stood_down = self.costs.read(|cluster| {
             if everything {
-                look.pods = cluster.asking();
+                pods = cluster.asking();
             }
             // Of a pod that is gone nothing is remembered.
             let mut removals = self.remembered.removals.lock();
             removals.retain(|key, _| cluster.known_set_of(&key.namespace, &key.name).is_some());
-            (look, cluster.stood_down(), seconds)
+            cluster.stood_down()
         });
-        let Look { ranked, pods, stances } = look;
         if self.remembered.leading.load(Ordering::Relaxed) {
             let metrics = &self.shared.metrics;
             let taken_over = self.remembered.taken_over.swap(false, Ordering::Relaxed);
@@ -209,7 +207,7 @@ impl Loop {
                 self.tell_stance(stance);
             }
         }
-        pods.into_iter().map(|(namespace, name)| PodKey { namespace, name }).collect()
+        pods.into_iter().map(|(namespace, name)| PodKey::new(&namespace, &name)).collect()
     }
 
     /// On how many nodes these pods are.
@@ -289,7 +287,7 @@ impl Loop {
         self.costs.read(|cluster| cluster.asked_of(&key.namespace, &key.name).is_some())
     }
 
-    fn removals_of(&self, key: &PodKey) -> (Box<str>, Removals) {
+    fn removals_of(&self, key: &PodKey) -> (Arc<str>, Removals) {
         self.remembered.removals.lock().get(key).cloned().unwrap_or_default()
     }
 }

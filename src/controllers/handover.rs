@@ -45,7 +45,7 @@ struct PodsOf {
     /// What the Deployment selects by, in a query's words.
     selector: String,
     /// UIDs of its ReplicaSets.
-    sets: BTreeSet<Box<str>>,
+    sets: BTreeSet<Arc<str>>,
 }
 
 impl PodsOf {

@@ -29,6 +29,7 @@
 pub mod cluster;
 mod code;
 mod group;
+mod nodes;
 mod number;
 mod order;
 mod pass;
@@ -45,8 +46,9 @@ mod testing;
 mod tests;
 
 pub use group::{Group, Occupancy, Protection};
+pub use nodes::Nodes;
 pub use pass::{Input, Pass, pass, pass_remembering};
-pub use ranking::{Freed, Nodes, Occupancies, Ranked, Ranking, Remembered, Verdict, rank};
+pub use ranking::{Freed, Occupancies, Ranked, Ranking, Remembered, Verdict, rank};
 pub use values::{Ground, Withheld, at_bind, desired, spread_over, withheld};
 pub use view::{Constraint, CostPod, Keep, NodeFacts, Options, PodHold, Readiness, SetView, Standing};
 pub use write::{Write, bind_annotations, write};

@@ -22,8 +22,9 @@ const RESERVE: usize = 5;
 
 /// A node that may be ranked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Candidate<'a> {
-    pub(super) name: &'a str,
+pub(super) struct Candidate {
+    /// The place of its name among those of all nodes: it stands for the name, of which thousands would be compared.
+    pub(super) name: u32,
     pub(super) group: Group,
     /// How many pods would have to run elsewhere.
     pub(super) pods: u32,
@@ -39,10 +40,10 @@ fn tolerance(pods: u32) -> u32 {
 }
 
 /// A place in the order, exactly.
-type Key<'a> = (Group, bool, u32, &'a str);
+type Key = (Group, bool, u32, u32);
 
-impl<'a> Candidate<'a> {
-    fn key(&self) -> Key<'a> {
+impl Candidate {
+    fn key(&self) -> Key {
         (self.group, self.young, if self.young { 0 } else { self.pods }, self.name)
     }
 
@@ -62,7 +63,7 @@ impl<'a> Candidate<'a> {
 }
 
 /// Those that get one of `places`, the ranked ones first and in the order of their ranks.
-pub(super) fn choose<'a>(candidates: &[Candidate<'a>], places: usize) -> Vec<Candidate<'a>> {
+pub(super) fn choose(candidates: &[Candidate], places: usize) -> Vec<Candidate> {
     let (loaded, empty): (Vec<_>, Vec<_>) = candidates.iter().copied().partition(|node| node.pods > 0);
     let room_for_all = loaded.len() <= places;
     let (mut chosen, mut others): (Vec<_>, Vec<_>) = loaded.into_iter().partition(|node| node.rank.is_some());
@@ -100,7 +101,7 @@ pub(super) fn choose<'a>(candidates: &[Candidate<'a>], places: usize) -> Vec<Can
 }
 
 /// Puts the chosen nodes in order. One that moves, or is new, has no rank in the answer.
-pub(super) fn arrange<'a>(chosen: &[Candidate<'a>]) -> Vec<Candidate<'a>> {
+pub(super) fn arrange(chosen: &[Candidate]) -> Vec<Candidate> {
     let ranked = chosen.partition_point(|node| node.rank.is_some());
     let stays = staying(&chosen[..ranked]);
     let mut kept = Vec::with_capacity(chosen.len());
@@ -115,14 +116,14 @@ pub(super) fn arrange<'a>(chosen: &[Candidate<'a>]) -> Vec<Candidate<'a>> {
     moving.sort_unstable_by_key(Candidate::key);
     // Behind as many as are smaller: among nodes that are only roughly in order this is a place that is not clearly
     // wrong, so the next look leaves it there. Young ones say nothing about where that is.
-    let mut settled: Vec<Key<'_>> = kept.iter().filter(|node| !node.young).map(Candidate::key).collect();
+    let mut settled: Vec<Key> = kept.iter().filter(|node| !node.young).map(Candidate::key).collect();
     settled.sort_unstable();
     let mut arranged = Vec::with_capacity(chosen.len());
     let mut kept = kept.into_iter().peekable();
     let mut passed = 0;
     for node in moving {
         let smaller = settled.partition_point(|key| *key < node.key());
-        let is_behind = |next: &Candidate<'_>, passed: usize| {
+        let is_behind = |next: &Candidate, passed: usize| {
             next.group < node.group || next.group == node.group && (node.young || passed < smaller)
         };
         while let Some(next) = kept.next_if(|next| is_behind(next, passed)) {
@@ -140,7 +141,7 @@ pub(super) fn arrange<'a>(chosen: &[Candidate<'a>]) -> Vec<Candidate<'a>> {
 ///
 /// A choice is sound where each node's `most` reaches the highest `least` before it. So the best weight is kept for
 /// each such highest `least`, and every node either is left out, or adds to those that it reaches.
-fn staying(ranked: &[Candidate<'_>]) -> Vec<bool> {
+fn staying(ranked: &[Candidate]) -> Vec<bool> {
     let mut levels: Vec<_> = ranked.iter().map(Candidate::least).collect();
     levels.sort_unstable();
     levels.dedup();
@@ -148,7 +149,7 @@ fn staying(ranked: &[Candidate<'_>]) -> Vec<bool> {
     let mut best: Vec<Option<u64>> = vec![None; levels.len() + 1];
     best[0] = Some(0);
     let mut raised_from = Vec::with_capacity(ranked.len());
-    let bounds = |node: &Candidate<'_>| {
+    let bounds = |node: &Candidate| {
         let own = levels.partition_point(|level| *level < node.least()) + 1;
         let reached = levels.partition_point(|level| *level <= node.most());
         (own, reached)

@@ -11,7 +11,8 @@ use std::collections::HashMap;
 use jiff::Timestamp;
 
 use super::group::Occupancy;
-use super::ranking::{Nodes, Occupancies, Ranking, Remembered, rank};
+use super::nodes::Nodes;
+use super::ranking::{Occupancies, Ranking, Remembered, rank};
 use super::values::{Ground, desired};
 use super::view::{CostPod, Options, SetView};
 

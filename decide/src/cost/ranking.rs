@@ -1,23 +1,60 @@
 //! The ranks of a cluster's nodes.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::iter::Peekable;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use super::group::{Group, Occupancy, Protection, group};
+use super::nodes::Nodes;
 use super::number::number;
 use super::order::{self, Candidate};
-use super::view::{MOST_NODES, NodeFacts, Options};
-
-/// All nodes, by name.
-pub type Nodes = BTreeMap<Box<str>, NodeFacts>;
+use super::view::{MOST_NODES, Options};
 
 /// What the pods of each node mean for it, by the node's name; absent for a node without pods.
-pub type Occupancies = BTreeMap<Box<str>, Occupancy>;
+pub type Occupancies = BTreeMap<Arc<str>, Occupancy>;
 
 /// When the last pod that had to stay left a node, by the node's name.
-pub type Freed = BTreeMap<Box<str>, Timestamp>;
+pub type Freed = BTreeMap<Arc<str>, Timestamp>;
+
+/// The names of all nodes. While no node comes or goes, rankings share them, so that one is compared with the next by
+/// places and not by names.
+#[derive(Default)]
+struct Names {
+    sorted: Vec<Arc<str>>,
+    places: HashMap<Arc<str>, u32>,
+}
+
+impl Names {
+    fn of(nodes: &Nodes) -> Self {
+        let sorted: Vec<_> = nodes.keys().cloned().collect();
+        let places = sorted.iter().cloned().zip(0..).collect();
+        Self { sorted, places }
+    }
+
+    /// They are the very names of these nodes.
+    fn are_of(&self, nodes: &Nodes) -> bool {
+        let mut pairs = self.sorted.iter().zip(nodes.keys());
+        self.sorted.len() == nodes.len() && pairs.all(|(one, other)| Arc::ptr_eq(one, other))
+    }
+}
+
+impl PartialEq for Names {
+    fn eq(&self, other: &Self) -> bool {
+        self.sorted == other.sorted
+    }
+}
+
+impl Eq for Names {}
+
+impl fmt::Debug for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.sorted.fmt(f)
+    }
+}
 
 /// What was decided about a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,10 +86,11 @@ pub struct Ranked {
 /// What was decided about every node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranking {
-    /// By name.
-    verdicts: Vec<(Box<str>, Verdict)>,
-    /// The ranked nodes, first to empty first.
-    order: Vec<Box<str>>,
+    names: Arc<Names>,
+    /// In the order of the names.
+    verdicts: Vec<Verdict>,
+    /// The places of the ranked nodes' names, first to empty first.
+    order: Vec<u32>,
     /// How many nodes got another rank only because a gap between ranks was used up.
     pub renumbered: usize,
 }
@@ -68,26 +106,30 @@ impl Ranking {
 
     /// What was decided about a node; absent for one that was not there.
     pub fn verdict(&self, node: &str) -> Option<&Verdict> {
-        let at = self.verdicts.binary_search_by(|(name, _)| (**name).cmp(node)).ok()?;
-        Some(&self.verdicts[at].1)
+        self.verdicts.get(*self.names.places.get(node)? as usize)
     }
 
     /// What was decided about all nodes, by name.
     pub fn verdicts(&self) -> impl Iterator<Item = (&str, &Verdict)> {
-        self.verdicts.iter().map(|(name, verdict)| (&**name, verdict))
+        self.names.sorted.iter().map(|name| &**name).zip(&self.verdicts)
+    }
+
+    fn name(&self, place: u32) -> Option<&str> {
+        self.names.sorted.get(place as usize).map(|name| &**name)
     }
 
     /// The names of the ranked nodes, first to empty first.
     pub fn order(&self) -> impl Iterator<Item = &str> {
-        self.order.iter().map(|name| &**name)
+        self.order.iter().filter_map(|place| self.name(*place))
     }
 
     /// The nodes that empty just before and just after a ranked node.
     pub fn neighbours(&self, node: &str) -> (Option<&str>, Option<&str>) {
-        let Some(at) = self.order.iter().position(|name| &**name == node) else {
+        let place = self.names.places.get(node);
+        let Some(at) = self.order.iter().position(|other| Some(other) == place) else {
             return (None, None);
         };
-        let name = |at: usize| self.order.get(at).map(|name| &**name);
+        let name = |at: usize| self.name(*self.order.get(at)?);
         (at.checked_sub(1).and_then(name), name(at + 1))
     }
 
@@ -99,21 +141,17 @@ impl Ranking {
             Verdict::Protected(protection) => (None, *protection == Protection::StoodDown),
             Verdict::Waiting { .. } => (None, false),
         };
-        let mut before = before.verdicts.iter().peekable();
-        let mut changed = Vec::new();
-        for (name, verdict) in &self.verdicts {
-            while before.next_if(|(other, _)| other < name).is_some() {}
-            let was = before.next_if(|(other, _)| other == name).map(|(_, verdict)| matters(verdict));
-            if matters(verdict) != was.unwrap_or_default() {
-                changed.push(&**name);
-            }
-        }
-        changed
+        let same_nodes = Arc::ptr_eq(&self.names, &before.names);
+        let changed = self.verdicts().enumerate().filter(|(place, (name, verdict))| {
+            let was = if same_nodes { before.verdicts.get(*place) } else { before.verdict(name) };
+            matters(verdict) != was.map(matters).unwrap_or_default()
+        });
+        changed.map(|(_, (name, _))| name).collect()
     }
 
     /// The ranked nodes empty in the same order as before: nothing to tell people about.
     pub fn same_order(&self, before: &Self) -> bool {
-        self.order == before.order
+        self.order().eq(before.order())
     }
 }
 
@@ -127,10 +165,18 @@ pub struct Remembered<'a> {
     pub freed: Option<&'a Freed>,
 }
 
-impl Remembered<'_> {
-    /// The rank that a node got, though no value on its pods says so. A node without pods needs none.
-    fn rank_of(self, name: &str, occupancy: &Occupancy) -> Option<i32> {
-        self.last.filter(|_| occupancy.pods > 0)?.rank_of(name)
+/// What the pods on each node mean for it, asked for in the order of their names.
+struct AtPods<'a, I: Iterator<Item = (&'a Arc<str>, &'a Occupancy)>>(Peekable<I>);
+
+impl<'a, I: Iterator<Item = (&'a Arc<str>, &'a Occupancy)>> AtPods<'a, I> {
+    /// That of the node of this name. Most names are the very same, and need not be compared.
+    fn of(&mut self, name: &Arc<str>) -> Option<&'a Occupancy> {
+        while let Some((other, found)) = self.0.next_if(|(other, _)| Arc::ptr_eq(other, name) || *other <= name) {
+            if Arc::ptr_eq(other, name) || other == name {
+                return Some(found);
+            }
+        }
+        None
     }
 }
 
@@ -144,40 +190,49 @@ pub fn rank(
     now: Timestamp,
 ) -> Ranking {
     let nothing = Occupancy::default();
+    let names = remembered.last.map(|last| &last.names).filter(|names| names.are_of(nodes));
+    let (same_nodes, names) = (names.is_some(), names.map_or_else(|| Arc::new(Names::of(nodes)), Arc::clone));
+    let last_rank = |place: usize, name: &str| {
+        let last = remembered.last?;
+        match if same_nodes { last.verdicts.get(place) } else { last.verdict(name) } {
+            Some(Verdict::Ranked(ranked)) => Some(ranked.rank),
+            _ => None,
+        }
+    };
     let mut verdicts = Vec::with_capacity(nodes.len());
     let mut eligible = Vec::new();
-    let mut at_pods = occupancies.iter().peekable();
-    for (name, facts) in nodes {
-        // Both are sorted by name.
-        while at_pods.next_if(|(other, _)| *other < name).is_some() {}
-        let occupancy = at_pods.next_if(|(other, _)| *other == name).map_or(&nothing, |(_, found)| found);
+    let mut at_pods = AtPods(occupancies.iter().peekable());
+    for (place, (name, facts)) in nodes.iter().enumerate() {
+        let occupancy = at_pods.of(name).unwrap_or(&nothing);
         let standing = occupancy.standing_rank();
-        let standing = standing.or_else(|| Some((remembered.rank_of(name, occupancy)?, 0)));
-        let freed = remembered.freed.and_then(|freed| freed.get(name)).copied();
+        // A node without pods needs no rank that no value says.
+        let kept = || Some((last_rank(place, name).filter(|_| occupancy.pods > 0)?, 0));
+        let standing = standing.or_else(kept);
+        let freed = remembered.freed.filter(|freed| !freed.is_empty()).and_then(|freed| freed.get(name)).copied();
         match group(facts, occupancy, standing.is_some(), freed, options, now) {
-            Err(protection) => verdicts.push((name.clone(), Verdict::Protected(protection))),
+            Err(protection) => verdicts.push(Verdict::Protected(protection)),
             Ok(group) => {
                 let pods = occupancy.pods;
-                verdicts.push((name.clone(), Verdict::Waiting { group, pods }));
+                verdicts.push(Verdict::Waiting { group, pods });
                 let young = now.duration_since(facts.created) < options.settle;
                 let (rank, votes) = standing.unzip();
-                eligible.push((Candidate { name, group, pods, young, rank }, votes));
+                eligible.push((Candidate { name: place as u32, group, pods, young, rank }, votes));
             }
         }
     }
     let arranged = arrange(eligible, options);
     let row: Vec<_> = arranged.iter().map(|node| node.rank).collect();
     let (ranks, renumbered) = number(&row);
-    let order = arranged.iter().map(|node| node.name.into()).collect();
     for (node, rank) in arranged.iter().zip(ranks) {
-        if let Ok(at) = verdicts.binary_search_by(|(name, _)| (**name).cmp(node.name)) {
-            verdicts[at].1 = Verdict::Ranked(Ranked { group: node.group, pods: node.pods, rank });
+        if let Some(verdict) = verdicts.get_mut(node.name as usize) {
+            *verdict = Verdict::Ranked(Ranked { group: node.group, pods: node.pods, rank });
         }
     }
-    Ranking { verdicts, order, renumbered }
+    let order = arranged.iter().map(|node| node.name).collect();
+    Ranking { names, verdicts, order, renumbered }
 }
 
-fn arrange<'a>(mut eligible: Vec<(Candidate<'a>, Option<u32>)>, options: &Options) -> Vec<Candidate<'a>> {
+fn arrange(mut eligible: Vec<(Candidate, Option<u32>)>, options: &Options) -> Vec<Candidate> {
     // Two nodes of one rank: it stays with the one that more values name.
     let mut ranked: Vec<_> = eligible.iter_mut().filter(|(node, _)| node.rank.is_some()).collect();
     ranked.sort_unstable_by_key(|(node, votes)| (node.rank, Reverse(*votes), node.name));

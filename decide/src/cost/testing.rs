@@ -2,6 +2,7 @@
 //! Belay would.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -20,7 +21,7 @@ pub(super) fn node(name: &str, zone: &str) -> NodeFacts {
         node: NodeView { name: name.into(), ..NodeView::default() },
         created: START - SignedDuration::from_hours(24),
         pool: None,
-        topology: BTreeMap::from([label(ZONE, zone), label(HOSTNAME, name)]),
+        topology: Arc::new(BTreeMap::from([label(ZONE, zone), label(HOSTNAME, name)])),
         leaving: false,
         drifted: false,
         keep: None,

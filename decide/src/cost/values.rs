@@ -5,7 +5,8 @@ use std::cmp::Reverse;
 use jiff::Timestamp;
 
 use super::code::{self, Code};
-use super::ranking::{Nodes, Ranking, Verdict};
+use super::nodes::Nodes;
+use super::ranking::{Ranking, Verdict};
 use super::spread::{self, Member, Place};
 use super::view::{Constraint, CostPod, LOWEST_PRIORITY, NodeFacts, Options, SetView, Standing};
 use super::{BOUND, VICTIM};
@@ -56,7 +57,7 @@ pub fn withheld(set: &SetView, pods: &[&CostPod]) -> Option<Withheld> {
     let is_victim = |pod: &CostPod| pod.standing == Standing::OtherPart(VICTIM);
     let steers = |pod: &CostPod| !pod.standing.is_open() && pod.standing.effective() < 0 && !is_victim(pod);
     let steering = pods.iter().filter(|pod| pod.is_active() && steers(pod));
-    steering.map(|pod| pod.name.clone()).min().map(|pod| Withheld::Steered { pod })
+    steering.map(|pod| &*pod.name).min().map(|pod| Withheld::Steered { pod: pod.into() })
 }
 
 fn active(pods: &[&CostPod]) -> usize {

@@ -16,7 +16,7 @@ fn node(at: usize) -> NodeFacts {
         node: NodeView { name: format!("n{at}").into(), ..NodeView::default() },
         created: long_ago(),
         pool: Some(format!("pool{at}").into()),
-        topology: std::collections::BTreeMap::new(),
+        topology: Arc::default(),
         leaving: false,
         drifted: false,
         keep: None,

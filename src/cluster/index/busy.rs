@@ -238,7 +238,7 @@ impl Index {
         });
         let names = state.busy.holds_of.get(key).into_iter().flatten();
         let holds = names.filter_map(|name| get(&state.holds, &key.namespace, name)).collect();
-        let living = get(&state.pods, &key.namespace, &key.name).and_then(living);
+        let living = get(&state.pods, &key.namespace, &key.name).and_then(|pod| living(pod));
         ask(BusyFacts { governed, living, holds })
     }
 

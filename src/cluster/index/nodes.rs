@@ -28,7 +28,7 @@ pub(super) struct Nodes {
     /// Signals of the platform's own.
     signals: Signals,
     /// Nodes that say anything, by name.
-    telling: HashMap<Box<str>, NodeView>,
+    telling: HashMap<Arc<str>, NodeView>,
 }
 
 impl Nodes {
@@ -40,16 +40,11 @@ impl Nodes {
 
 impl State {
     /// The pod is on its node.
-    pub(super) fn settle(&mut self, set: &str, pod: &PodView) {
-        let known = self.pods_of.get_key_value(set).map(|(uid, _)| Arc::clone(uid));
-        let uid = known.unwrap_or_else(|| set.into());
+    pub(super) fn settle(&mut self, set: &Arc<str>, pod: &PodView) {
         if let Some(node) = &pod.node {
-            match self.sets_on.get_mut(node) {
-                Some(sets) => sets.push(Arc::clone(&uid)),
-                None => drop(self.sets_on.insert(node.clone(), vec![Arc::clone(&uid)])),
-            }
+            self.sets_on.entry(Arc::clone(node)).or_default().push(Arc::clone(set));
         }
-        self.pods_of.entry(uid).or_default().insert(pod.name.clone());
+        self.pods_of.entry(Arc::clone(set)).or_default().insert(Arc::clone(&pod.name));
     }
 
     /// The pod is not there any more, or not as it was known.

@@ -1,5 +1,8 @@
 //! How watched objects get into the cache, and whom each change concerns.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+
 use belay_decide::hold::{HoldReason, HoldView};
 use belay_decide::view::{DeploymentView, PodView, ReplicaSetView};
 
@@ -30,7 +33,14 @@ pub(super) trait Kind: Sized {
         }
         Self::known(state, touched);
     }
+    /// The same, for the whole cache.
+    fn replace_in(index: &Index, all: Vec<Self>) {
+        index.change(|state, touched| Self::replace(all, state, touched));
+    }
 }
+
+/// So many pods of a list are taken in before others have their turn: less than a millisecond.
+const AT_ONCE: usize = 256;
 
 /// Whom a change concerns.
 #[derive(Default)]
@@ -84,7 +94,7 @@ impl Index {
 
 impl<V: Kind + Send> Sink<V> for IndexSink {
     fn replace(&mut self, objects: Vec<V>) {
-        self.0.change(|state, touched| V::replace(objects, state, touched));
+        V::replace_in(&self.0, objects);
     }
 
     fn apply(&mut self, object: V) {
@@ -107,15 +117,15 @@ impl Kind for PodView {
     fn put(self, state: &mut State, touched: &mut Touched) {
         let key = PodKey::new(&self.namespace, &self.name);
         state.mark(key.clone(), self.marked, touched);
-        if get(&state.pods, &self.namespace, &self.name).and_then(living) != living(&self) {
+        if get(&state.pods, &self.namespace, &self.name).and_then(|pod| living(pod)) != living(&self) {
             state.touch_held(&key, touched);
         }
         if let Some(set) = &self.replica_set {
             touched.replica_set(state, set);
             state.settle(set, &self);
         }
-        let (namespace, name) = (self.namespace.clone(), self.name.clone());
-        let before = insert(&mut state.pods, &namespace, &name, self);
+        let (namespace, name) = (Arc::clone(&self.namespace), Arc::clone(&self.name));
+        let before = state.pods.entry(Arc::clone(&namespace)).or_default().insert(Arc::clone(&name), Box::new(self));
         // A pod may leave its ReplicaSet (its labels were changed) or be another one of the same name.
         if let Some(before) = before {
             let now =
@@ -128,21 +138,49 @@ impl Kind for PodView {
     }
 
     fn take(self, state: &mut State, touched: &mut Touched) {
-        let key = PodKey::new(&self.namespace, &self.name);
-        state.touch_held(&key, touched);
-        state.mark(key, false, touched);
-        if let Some(pod) = remove(&mut state.pods, &self.namespace, &self.name) {
-            state.leave(&pod);
-            forget_pod_of(state, &pod, touched);
+        take_pod(state, &self.namespace, &self.name, touched);
+    }
+
+    /// Piece by piece, as if each came by itself: no answer should wait for a hundred thousand pods.
+    fn replace_in(index: &Index, all: Vec<Self>) {
+        index.change(|state, touched| Self::known(state, touched));
+        let names: HashSet<_> = all.iter().map(|pod| (&pod.namespace, &pod.name)).collect();
+        let gone: Vec<(Arc<str>, Arc<str>)> = {
+            let state = index.state.read();
+            let known = state.pods.iter().flat_map(|(namespace, pods)| pods.keys().map(move |name| (namespace, name)));
+            let gone = known.filter(|name| !names.contains(name));
+            gone.map(|(namespace, name)| (Arc::clone(namespace), Arc::clone(name))).collect()
+        };
+        for part in gone.chunks(AT_ONCE) {
+            index.change(|state, touched| {
+                for (namespace, name) in part {
+                    take_pod(state, namespace, name, touched);
+                }
+            });
         }
-        // The hold of a pod outlives its ReplicaSet's knowledge of it.
-        touched.all_with_holds(state, Some(&self.namespace));
+        let mut all = all.into_iter();
+        while all.len() > 0 {
+            index.change(|state, touched| all.by_ref().take(AT_ONCE).for_each(|pod| pod.put(state, touched)));
+        }
+        index.change(|state, touched| Self::known(state, touched));
     }
 
     fn known(state: &State, touched: &mut Touched) {
         touched.all_with_holds(state, None);
         touched.pods.extend(state.busy.marked.iter().chain(state.busy.holds_of.keys()).cloned());
     }
+}
+
+fn take_pod(state: &mut State, namespace: &str, name: &str, touched: &mut Touched) {
+    let key = PodKey::new(namespace, name);
+    state.touch_held(&key, touched);
+    state.mark(key, false, touched);
+    if let Some(pod) = remove(&mut state.pods, namespace, name) {
+        state.leave(&pod);
+        forget_pod_of(state, &pod, touched);
+    }
+    // The hold of a pod outlives its ReplicaSet's knowledge of it.
+    touched.all_with_holds(state, Some(namespace));
 }
 
 fn forget_pod_of(state: &mut State, pod: &PodView, touched: &mut Touched) {

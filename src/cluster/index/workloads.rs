@@ -135,6 +135,7 @@ impl State {
             .filter_map(|set| self.pods_of.get(&*set.uid))
             .flatten()
             .filter_map(|name| get(&self.pods, namespace, name))
+            .map(|pod| &**pod)
             .collect();
         let key = WorkloadKey::new(namespace, &deployment.name);
         // A node whose victim was let go takes pods again, unless more than an eviction speaks against it.
@@ -167,7 +168,7 @@ impl State {
     }
 
     fn pod_of_uid(&self, namespace: &str, name: &str, uid: &str) -> Option<&PodView> {
-        get(&self.pods, namespace, name).filter(|pod| &*pod.uid == uid)
+        get(&self.pods, namespace, name).map(|pod| &**pod).filter(|pod| &*pod.uid == uid)
     }
 }
 

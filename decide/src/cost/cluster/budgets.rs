@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::PodName;
 use super::pods::{KnownPod, Labels};
 use crate::view::PodPhase;
 
@@ -16,9 +17,9 @@ pub type Selects = Arc<dyn Fn(&Labels) -> bool + Send + Sync>;
 #[derive(Clone)]
 pub struct Budget {
     /// `metadata.namespace`.
-    pub namespace: Box<str>,
+    pub namespace: Arc<str>,
     /// `metadata.name`.
-    pub name: Box<str>,
+    pub name: Arc<str>,
     /// `metadata.creationTimestamp`.
     pub created: Timestamp,
     /// `spec.selector`, written out: by it a change is seen.
@@ -51,7 +52,7 @@ impl fmt::Debug for Budget {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Budgets(HashMap<Box<str>, BTreeMap<Box<str>, Budget>>);
+pub(super) struct Budgets(HashMap<Arc<str>, BTreeMap<Arc<str>, Budget>>);
 
 impl Budgets {
     /// Takes one in. Which pods that may concern: those that it selects, or did; none where nothing that matters changed.
@@ -75,7 +76,7 @@ impl Budgets {
         gone.into_iter().collect()
     }
 
-    pub(super) fn names(&self) -> Vec<(Box<str>, Box<str>)> {
+    pub(super) fn names(&self) -> Vec<PodName> {
         let all = self.0.iter();
         all.flat_map(|(namespace, named)| named.keys().map(|name| (namespace.clone(), name.clone()))).collect()
     }

@@ -10,24 +10,26 @@
 
 mod asked;
 mod budgets;
+mod look;
 mod pods;
 mod rivals;
 #[cfg(test)]
 mod tests;
 mod told;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::mem;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
 pub use budgets::{Budget, Selects};
+pub use look::{Look, Looking, Ranked};
 pub use pods::{KnownPod, Labels};
 pub use rivals::{Scope, Stance};
 
-use super::group::{Occupancy, is_lately_freed};
-use super::ranking::{Freed, Nodes, Occupancies, Ranking, Remembered, rank};
-use super::values::{Ground, desired};
+use super::nodes::Nodes;
+use super::ranking::{Freed, Occupancies, Ranking};
+use super::values::Ground;
 use super::view::{CostPod, Keep, NodeFacts, Options, SetView};
 use pods::{Kept, Pods};
 use rivals::Rivals;
@@ -37,15 +39,15 @@ use rivals::Rivals;
 const BIND_SEEN_WITHIN: SignedDuration = SignedDuration::from_secs(30);
 
 /// A pod by namespace and name.
-pub type PodName = (Box<str>, Box<str>);
+pub type PodName = (Arc<str>, Arc<str>);
 
 /// What Karpenter says of a node, in its NodeClaim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claim {
     /// `metadata.name` of the NodeClaim.
-    pub name: Box<str>,
+    pub name: Arc<str>,
     /// `status.nodeName`.
-    pub node: Option<Box<str>>,
+    pub node: Option<Arc<str>>,
     /// It has a deletion timestamp.
     pub leaving: bool,
     /// Condition `Drifted`.
@@ -59,28 +61,6 @@ pub struct KnownSet {
     pub set: SetView,
     /// UID of its Deployment.
     pub deployment: Option<Box<str>>,
-}
-
-/// What came of a look.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Look {
-    /// The nodes were ranked; absent where nothing had changed that could matter.
-    pub ranked: Option<Ranked>,
-    /// Pods on which there may be something to write.
-    pub pods: BTreeSet<PodName>,
-    /// Where Belay stands down from now on, or is back.
-    pub stances: Vec<Stance>,
-}
-
-/// What a ranking changed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ranked {
-    /// Nodes whose pods may be worth another value.
-    pub changed_nodes: usize,
-    /// Nodes that got another rank only because a gap between ranks was used up.
-    pub renumbered: usize,
-    /// The nodes empty in another order than before.
-    pub new_order: bool,
 }
 
 /// A pod that was answered to be bound, and is not seen so yet.
@@ -105,22 +85,22 @@ pub struct Cluster {
     /// How long Belay stands down for another controller, the first time.
     stand_down: SignedDuration,
     pods: Pods,
-    sets: HashMap<Box<str>, KnownSet>,
+    sets: HashMap<Arc<str>, KnownSet>,
     /// UIDs of ReplicaSets by that of their Deployment.
-    sets_of: HashMap<Box<str>, BTreeSet<Box<str>>>,
+    sets_of: HashMap<Box<str>, BTreeSet<Arc<str>>>,
     /// As they are told, without what is known of them from elsewhere.
-    told: BTreeMap<Box<str>, NodeFacts>,
+    told: HashMap<Arc<str>, NodeFacts>,
     /// With all that.
     nodes: Nodes,
-    claims: HashMap<Box<str>, Claim>,
+    claims: HashMap<Arc<str>, Claim>,
     /// NodeClaims by the name of their node: of one name there may be a node that goes and the next.
-    claims_of: HashMap<Box<str>, BTreeSet<Box<str>>>,
+    claims_of: HashMap<Arc<str>, BTreeSet<Arc<str>>>,
     /// NodePools that are never consolidated.
     still_pools: BTreeSet<Box<str>>,
     budgets: budgets::Budgets,
     rivals: Rivals,
     stances: Vec<Stance>,
-    assumed: HashMap<Box<str>, Assumed>,
+    assumed: HashMap<Arc<str>, Assumed>,
     occupancies: Occupancies,
     ranking: Ranking,
     freed: Freed,
@@ -135,10 +115,10 @@ pub struct Cluster {
 #[derive(Clone, Debug, Default)]
 struct Dirty {
     /// Nodes whose pods changed.
-    occupied: BTreeSet<Box<str>>,
+    occupied: HashSet<Arc<str>>,
     /// A node came, went or changed.
     nodes: bool,
-    sets: BTreeSet<Box<str>>,
+    sets: HashSet<Arc<str>>,
     /// Pods to be looked at whatever their value, and those without a ReplicaSet.
     pods: BTreeSet<PodName>,
 }
@@ -152,7 +132,7 @@ impl Cluster {
             pods: Pods::default(),
             sets: HashMap::new(),
             sets_of: HashMap::new(),
-            told: BTreeMap::new(),
+            told: HashMap::new(),
             nodes: Nodes::new(),
             claims: HashMap::new(),
             claims_of: HashMap::new(),
@@ -213,92 +193,6 @@ impl Cluster {
         self.options.settle.as_secs().max(1)
     }
 
-    /// Ranks the nodes anew, if anything changed that may matter.
-    pub fn look(&mut self, now: Timestamp) -> Look {
-        let looked_in = now.as_second().div_euclid(self.settle_seconds());
-        if self.looked_in.replace(looked_in) != Some(looked_in) {
-            self.touch_everything(now);
-        }
-        let stances = self.rivals.expire(self.stand_down, now);
-        self.take_stances(stances);
-        let ranked = self.rank(now);
-        let mut pods = mem::take(&mut self.dirty.pods);
-        if self.only_ranks {
-            self.dirty.sets.clear();
-            pods.clear();
-        } else {
-            self.value(&mut pods, now);
-        }
-        Look { ranked, pods, stances: mem::take(&mut self.stances) }
-    }
-
-    fn touch_everything(&mut self, now: Timestamp) {
-        self.assumed.retain(|_, assumed| assumed.is_believed(now));
-        for id in self.pods.ids() {
-            let Some(kept) = self.pods.get_mut(id) else { continue };
-            if kept.known.hold_until.is_some_and(|until| until <= now) {
-                kept.known.hold_until = None;
-                kept.known.pod.hold = None;
-            }
-            self.dirty.touch(&kept.known.pod);
-        }
-        self.dirty.nodes = true;
-    }
-
-    fn rank(&mut self, now: Timestamp) -> Option<Ranked> {
-        let mut differs = mem::take(&mut self.dirty.nodes);
-        for node in mem::take(&mut self.dirty.occupied) {
-            let occupancy = Occupancy::of(self.pods.on(&node).map(|kept| &kept.known.pod));
-            if occupancy.is_held() {
-                self.freed.remove(&node);
-            } else if self.occupancies.get(&node).is_some_and(Occupancy::is_held) {
-                self.freed.insert(node.clone(), now);
-            }
-            if self.pods.ids_on(&node).is_empty() {
-                differs |= self.occupancies.remove(&node).is_some();
-            } else if self.occupancies.get(&node) != Some(&occupancy) {
-                self.occupancies.insert(node, occupancy);
-                differs = true;
-            }
-        }
-        if !differs {
-            return None;
-        }
-        let (nodes, options) = (&self.nodes, &self.options);
-        self.freed.retain(|node, at| nodes.contains_key(node) && is_lately_freed(*at, options, now));
-        let remembered = Remembered { last: Some(&self.ranking), freed: Some(&self.freed) };
-        let ranking = rank(&self.nodes, &self.occupancies, remembered, &self.options, now);
-        let changed = ranking.changed_since(&self.ranking);
-        for node in &changed {
-            self.dirty.sets.extend(self.pods.on(node).filter_map(|kept| kept.known.pod.set.clone()));
-        }
-        let ranked = Ranked {
-            changed_nodes: changed.len(),
-            renumbered: ranking.renumbered,
-            new_order: !ranking.same_order(&self.ranking),
-        };
-        self.ranking = ranking;
-        Some(ranked)
-    }
-
-    /// Decides what the pods of changed ReplicaSets ought to carry.
-    fn value(&mut self, looks: &mut BTreeSet<PodName>, now: Timestamp) {
-        for uid in mem::take(&mut self.dirty.sets) {
-            // One that is not known yet says nothing about its pods: they keep what they have.
-            let Some(known) = self.sets.get(&uid) else { continue };
-            let pods: Vec<&CostPod> = self.pods.of(&uid).map(|kept| &kept.known.pod).collect();
-            let values = desired(&known.set, &pods, &self.ground(now));
-            let ids = self.pods.ids_of(&uid).to_vec();
-            for (id, value) in ids.into_iter().zip(values) {
-                let Some(kept) = self.pods.get_mut(id) else { continue };
-                kept.desired = value;
-                if kept.asks() {
-                    looks.insert(name_of(kept));
-                }
-            }
-        }
-    }
-
     fn ground(&self, now: Timestamp) -> Ground<'_> {
         Ground { nodes: &self.nodes, ranking: &self.ranking, options: &self.options, now }
     }
@@ -311,15 +205,7 @@ fn name_of(kept: &Kept) -> PodName {
 
 impl Dirty {
     fn touch(&mut self, pod: &CostPod) {
-        if let Some(node) = &pod.node
-            && !self.occupied.contains(node)
-        {
-            self.occupied.insert(node.clone());
-        }
-        if let Some(set) = &pod.set
-            && !self.sets.contains(set)
-        {
-            self.sets.insert(set.clone());
-        }
+        self.occupied.extend(pod.node.clone());
+        self.sets.extend(pod.set.clone());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A hundred and fifty thousand of them stand in memory, so each stands there once and the ways to it are numbers.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -48,9 +48,11 @@ impl Kept {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pods {
     all: Slab<Kept>,
-    named: HashMap<Box<str>, HashMap<Box<str>, usize>>,
-    on_node: HashMap<Box<str>, Vec<usize>>,
-    of_set: HashMap<Box<str>, Vec<usize>>,
+    named: HashMap<Arc<str>, HashMap<Arc<str>, usize>>,
+    on_node: HashMap<Arc<str>, Vec<usize>>,
+    of_set: HashMap<Arc<str>, Vec<usize>>,
+    /// Those that are held until some time.
+    timed: BTreeSet<usize>,
 }
 
 impl Pods {
@@ -70,8 +72,28 @@ impl Pods {
         self.all.iter().map(|(_, kept)| kept)
     }
 
-    pub(super) fn ids(&self) -> Vec<usize> {
-        self.all.iter().map(|(id, _)| id).collect()
+    /// All nodes that they are on.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.on_node.keys()
+    }
+
+    /// UIDs of all ReplicaSets that they are of.
+    pub(super) fn sets(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.of_set.keys()
+    }
+
+    /// What holds pods until now, or until an earlier time, holds them no longer.
+    pub(super) fn expire(&mut self, now: Timestamp) {
+        let all = &mut self.all;
+        self.timed.retain(|id| {
+            let Some(known) = all.get_mut(*id).map(|kept| &mut kept.known) else { return false };
+            let is_over = known.hold_until.is_some_and(|until| until <= now);
+            if is_over {
+                known.hold_until = None;
+                known.pod.hold = None;
+            }
+            !is_over
+        });
     }
 
     pub(super) fn in_namespace(&self, namespace: &str) -> Vec<usize> {
@@ -105,7 +127,11 @@ impl Pods {
         let pod = &known.pod;
         let (namespace, name) = (pod.namespace.clone(), pod.name.clone());
         let (node, set) = (pod.node.clone(), pod.set.clone());
+        let is_timed = known.hold_until.is_some();
         let id = self.all.insert(Kept { known, desired });
+        if is_timed {
+            self.timed.insert(id);
+        }
         self.named.entry(namespace).or_default().insert(name, id);
         for (ids, key) in [(&mut self.on_node, node), (&mut self.of_set, set)] {
             if let Some(key) = key {
@@ -121,6 +147,7 @@ impl Pods {
         if named.is_empty() {
             self.named.remove(namespace);
         }
+        self.timed.remove(&id);
         let kept = self.all.try_remove(id)?;
         let pod = &kept.known.pod;
         for (ids, key) in [(&mut self.on_node, &pod.node), (&mut self.of_set, &pod.set)] {
@@ -139,7 +166,7 @@ impl Pods {
     /// Nothing is known, nor that something was.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        let Self { all, named, on_node, of_set } = self;
-        all.is_empty() && named.is_empty() && on_node.is_empty() && of_set.is_empty()
+        let Self { all, named, on_node, of_set, timed } = self;
+        all.is_empty() && named.is_empty() && on_node.is_empty() && of_set.is_empty() && timed.is_empty()
     }
 }

@@ -10,6 +10,7 @@
 //! The clock may be set back. A time that is far ahead then says nothing, and no while lasts longer for it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -35,9 +36,9 @@ const MOST_DOUBLINGS: u32 = 6;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     /// A node, by name.
-    Node(Box<str>),
+    Node(Arc<str>),
     /// A ReplicaSet, by UID.
-    Set(Box<str>),
+    Set(Arc<str>),
 }
 
 /// Belay stands down somewhere, or is back.

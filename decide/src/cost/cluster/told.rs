@@ -1,6 +1,7 @@
 //! What a cluster is told: objects that come, change and go.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
@@ -72,7 +73,7 @@ impl Cluster {
                 Scope::Set(uid) => {
                     if let Some(known) = self.sets.get_mut(uid) {
                         known.set.stood_down = stance.until.is_some();
-                        self.dirty.sets.insert(uid.clone());
+                        self.dirty.sets.insert(Arc::clone(&known.set.uid));
                     }
                 }
             }
@@ -203,7 +204,7 @@ impl Cluster {
     }
 
     /// The same for ReplicaSets, by UID.
-    pub fn retain_sets(&mut self, uids: &BTreeSet<Box<str>>) {
+    pub fn retain_sets(&mut self, uids: &HashSet<Arc<str>>) {
         let gone: Vec<_> = self.sets.keys().filter(|uid| !uids.contains(*uid)).cloned().collect();
         for uid in gone {
             self.remove_set(&uid);
@@ -211,7 +212,7 @@ impl Cluster {
     }
 
     /// The same for nodes, by name.
-    pub fn retain_nodes(&mut self, names: &BTreeSet<Box<str>>) {
+    pub fn retain_nodes(&mut self, names: &HashSet<Arc<str>>) {
         let gone: Vec<_> = self.told.keys().filter(|name| !names.contains(*name)).cloned().collect();
         for name in gone {
             self.remove_node(&name);
@@ -219,7 +220,7 @@ impl Cluster {
     }
 
     /// The same for NodeClaims, by name.
-    pub fn retain_claims(&mut self, names: &BTreeSet<Box<str>>) {
+    pub fn retain_claims(&mut self, names: &HashSet<Arc<str>>) {
         let gone: Vec<_> = self.claims.keys().filter(|name| !names.contains(*name)).cloned().collect();
         for name in gone {
             self.remove_claim(&name);
@@ -227,7 +228,7 @@ impl Cluster {
     }
 
     /// The same for NodePools, by name.
-    pub fn retain_pools(&mut self, names: &BTreeSet<Box<str>>) {
+    pub fn retain_pools(&mut self, names: &HashSet<Box<str>>) {
         let gone: Vec<_> = self.still_pools.iter().filter(|name| !names.contains(*name)).cloned().collect();
         for name in gone {
             self.put_pool(&name, false);
@@ -235,7 +236,7 @@ impl Cluster {
     }
 
     /// The same for PodDisruptionBudgets.
-    pub fn retain_budgets(&mut self, names: &BTreeSet<PodName>) {
+    pub fn retain_budgets(&mut self, names: &HashSet<PodName>) {
         for (namespace, name) in self.budgets.names().into_iter().filter(|name| !names.contains(name)) {
             self.remove_budget(&namespace, &name);
         }

@@ -16,7 +16,7 @@ fn emptiest(world: &World, set: &str) -> String {
     let is_spread = world.sets.iter().any(|known| *known.name == *set && !known.constraints.is_empty());
     let placement = world.placement(set);
     let mut zones: BTreeMap<&str, usize> = BTreeMap::new();
-    for (name, facts) in &world.nodes {
+    for (name, facts) in world.nodes.iter() {
         *zones.entry(&facts.topology[ZONE]).or_default() += placement.get(&**name).unwrap_or(&0);
     }
     let load = |node: &str| world.pods.iter().filter(|pod| pod.node.as_deref() == Some(node)).count();

@@ -1,6 +1,7 @@
 //! What holds of every cluster, also of one whose values nobody can explain.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::SignedDuration;
 use proptest::collection::vec;
@@ -77,7 +78,7 @@ fn build(
             1 => facts.drifted = true,
             2 => facts.keep = Some(Keep::DoNotDisrupt),
             3 => facts.stood_down = true,
-            4 => facts.topology = BTreeMap::new(),
+            4 => facts.topology = Arc::default(),
             _ => {}
         }
         world.nodes.insert(name.into(), facts);

@@ -10,7 +10,7 @@ use super::super::*;
 use crate::action::Action;
 use crate::cost::testing::{node, pod, set};
 use crate::cost::{COST_ANNOTATION, cluster};
-use crate::cost::{Input, Pass, Readiness, Standing, bind_annotations, pass_remembering, write};
+use crate::cost::{Input, Pass, Readiness, Remembered, Standing, bind_annotations, pass_remembering, write};
 use crate::ownership::{MANAGED_ANNOTATION, Record, Removals};
 use crate::testing::START;
 use crate::view::PodPhase;
@@ -20,28 +20,28 @@ pub(super) const STAND_DOWN: SignedDuration = SignedDuration::from_mins(10);
 /// An object, by what it is told apart.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Object {
-    Node(Box<str>),
-    Claim(Box<str>),
+    Node(Arc<str>),
+    Claim(Arc<str>),
     Pool(Box<str>),
-    Set(Box<str>),
+    Set(Arc<str>),
     Budget(PodName),
     Pod(PodName),
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Api {
-    pub(super) nodes: BTreeMap<Box<str>, NodeFacts>,
-    pub(super) claims: BTreeMap<Box<str>, Claim>,
+    pub(super) nodes: BTreeMap<Arc<str>, NodeFacts>,
+    pub(super) claims: BTreeMap<Arc<str>, Claim>,
     /// Whether each is never consolidated.
     pub(super) pools: BTreeMap<Box<str>, bool>,
-    pub(super) sets: BTreeMap<Box<str>, KnownSet>,
+    pub(super) sets: BTreeMap<Arc<str>, KnownSet>,
     pub(super) budgets: BTreeMap<PodName, Budget>,
     /// With the holds that their annotations name, run out or not.
     pub(super) pods: BTreeMap<PodName, KnownPod>,
     pub(super) options: Options,
     pub(super) now: Timestamp,
     serial: u32,
-    removals: BTreeMap<Box<str>, Removals>,
+    removals: BTreeMap<Arc<str>, Removals>,
 }
 
 /// A budget over the pods with this label.

@@ -87,7 +87,7 @@ fn a_pod_is_blocked_as_kubernetes_refuses_its_eviction() {
             api.tell(&mut cluster, object);
         }
         assert_eq!(blocked(&cluster), expected.map(after), "{name}, pods first");
-        cluster.retain_budgets(&BTreeSet::new());
+        cluster.retain_budgets(&HashSet::new());
         assert_eq!(blocked(&cluster), None, "{name}, no more");
     }
 }

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use super::super::*;
 use super::api::*;
 use super::steps::*;
-use crate::cost::Readiness;
 use crate::cost::testing::{ZONE, node, over, set};
+use crate::cost::{Occupancy, Readiness, Remembered};
 use crate::testing::runner;
 
 fn options() -> impl Strategy<Value = Options> {
@@ -21,7 +21,7 @@ fn options() -> impl Strategy<Value = Options> {
     })
 }
 
-fn node_name(at: usize) -> Box<str> {
+fn node_name(at: usize) -> Arc<str> {
     format!("n{at}").into()
 }
 
@@ -41,7 +41,7 @@ struct History {
     /// The pods that asked for a write at the last look, and for which.
     asked: BTreeMap<PodName, (Box<str>, Option<i32>)>,
     /// What every pod ought to have carried then, by UID.
-    desired: BTreeMap<Box<str>, Option<i32>>,
+    desired: BTreeMap<Arc<str>, Option<i32>>,
     order: Vec<String>,
     /// What was remembered when the nodes were ranked.
     last: Ranking,
@@ -84,7 +84,7 @@ impl History {
     }
 
     fn on_set(&mut self, at: usize, bend: impl FnOnce(&mut SetView)) {
-        let uid: Box<str> = format!("{}-set", set_name(at)).into();
+        let uid: Arc<str> = format!("{}-set", set_name(at)).into();
         let fresh = || KnownSet { set: set(&set_name(at), 20), deployment: None };
         bend(&mut self.api.sets.entry(uid.clone()).or_insert_with(fresh).set);
         self.untold.push(Object::Set(uid));
@@ -217,18 +217,18 @@ impl History {
             Step::Cordon { node, cordoned } => self.on_node(node, |facts| facts.node.unschedulable = cordoned),
             Step::Keep { node, keep } => self.on_node(node, |facts| facts.keep = keep),
             Step::Zone { node, zone } => self.on_node(node, |facts| match zone {
-                Some(zone) => drop(facts.topology.insert(ZONE.into(), ZONES[zone].into())),
-                None => drop(facts.topology.remove(ZONE)),
+                Some(zone) => drop(Arc::make_mut(&mut facts.topology).insert(ZONE.into(), ZONES[zone].into())),
+                None => drop(Arc::make_mut(&mut facts.topology).remove(ZONE)),
             }),
             Step::Pool { node, pool } => self.on_node(node, |facts| *facts = pooled(facts.clone(), pool)),
             Step::Claim { claim, node, leaving, drifted } => {
-                let name: Box<str> = format!("c{claim}").into();
+                let name: Arc<str> = format!("c{claim}").into();
                 let known = Claim { name: name.clone(), node: node.map(node_name), leaving, drifted };
                 self.api.claims.insert(name.clone(), known);
                 self.untold.push(Object::Claim(name));
             }
             Step::Unclaim { claim } => {
-                let name: Box<str> = format!("c{claim}").into();
+                let name: Arc<str> = format!("c{claim}").into();
                 self.api.claims.remove(&name);
                 self.untold.push(Object::Claim(name));
             }
@@ -259,7 +259,7 @@ impl History {
             Step::Scale { set, replicas } => self.on_set(set, |set| set.replicas = replicas),
             Step::Constrain { set, constraints } => self.on_set(set, |set| set.constraints = constraints),
             Step::Forget { set } => {
-                let uid: Box<str> = format!("{}-set", set_name(set)).into();
+                let uid: Arc<str> = format!("{}-set", set_name(set)).into();
                 self.api.sets.remove(&uid);
                 self.untold.push(Object::Set(uid));
             }

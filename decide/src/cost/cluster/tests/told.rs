@@ -5,7 +5,7 @@ use jiff::SignedDuration;
 use super::super::*;
 use super::api::*;
 use crate::cost::testing::{ZONE, over};
-use crate::cost::{Group, Protection, Verdict};
+use crate::cost::{Group, Protection, Remembered, Verdict};
 use crate::testing::after;
 
 type Bend<'a> = &'a dyn Fn(&mut Api);
@@ -80,9 +80,9 @@ fn a_pool_that_is_never_consolidated_protects_its_nodes_and_no_others() {
     cluster.put_pool("still", true);
     assert_eq!(verdicts(&mut cluster), [off, own, None], "a node's own word goes first");
     cluster.put_pool("other", true);
-    cluster.retain_pools(&BTreeSet::from(["still".into()]));
+    cluster.retain_pools(&HashSet::from(["still".into()]));
     assert_eq!(verdicts(&mut cluster), [off, own, None]);
-    cluster.retain_pools(&BTreeSet::from(["other".into()]));
+    cluster.retain_pools(&HashSet::from(["other".into()]));
     assert_eq!(verdicts(&mut cluster), [None, own, None]);
 }
 
@@ -308,4 +308,44 @@ fn a_bind_is_believed_for_half_a_minute_also_by_a_clock_that_was_set_back() {
         let is_believed = cluster.assumed.values().any(|assumed| assumed.is_believed(after(seconds)));
         assert_eq!(is_believed, expected, "{seconds}");
     }
+}
+
+#[test]
+fn what_changes_between_two_steps_of_a_look_is_not_lost() {
+    // More nodes and ReplicaSets than one step takes.
+    let names: Vec<String> = (0..70).map(|at| format!("n{at:02}")).collect();
+    let nodes: Vec<(&str, &str)> = names.iter().map(|name| (&**name, "a")).collect();
+    let mut api = Api::new(Options { max_nodes: 10, ..Options::default() }).with_nodes(&nodes);
+    for (at, name) in names.iter().enumerate() {
+        api = api.with_set(&format!("s{}", at % 20), &[(name, 1 + at % 3), (&names[0], 1)]);
+    }
+    let mut begun = api.cluster();
+    begun.look(api.now);
+    // Everything is to be looked at.
+    api.now = after(600);
+    let late = api.run("s3", "n07");
+    api.node("n50").node.unschedulable = true;
+    let change = |cluster: &mut Cluster| {
+        api.tell_pod(cluster, &late);
+        cluster.put_node(api.nodes["n50"].clone());
+    };
+    let mut steps = 0;
+    loop {
+        let (mut one, mut other) = (begun.clone(), begun.clone());
+        one.look(api.now);
+        change(&mut one);
+        one.look(api.now);
+        let mut looking = Looking::default();
+        let done = (0..steps).any(|_| other.look_on(&mut looking, api.now).is_some());
+        change(&mut other);
+        while !done && other.look_on(&mut looking, api.now).is_none() {}
+        other.look(api.now);
+        assert_eq!(group_of(&other, "n50"), Some(Group::Draining), "after {steps} steps");
+        assert_eq!((one.ranking(), one.asking()), (other.ranking(), other.asking()), "after {steps} steps");
+        if done {
+            break;
+        }
+        steps += 1;
+    }
+    assert!(steps > 4, "nodes and ReplicaSets took several steps: {steps}");
 }
