@@ -2,13 +2,14 @@
 
 use belay::cluster::costs::{CostSink, Costs, Pair};
 use belay::cluster::index::{Index, IndexSink, SeenNode};
-use belay::cluster::pool::Pool;
+use belay::cluster::pool::Alike;
 use belay::cluster::project_cost::LeftOut;
 use belay::cluster::subset::{NodeSubset, PodSubset, ReplicaSetSubset};
 use belay::cluster::watch::Sink as _;
 use belay::cluster::{project, project_cost};
 use belay_decide::cost::Options;
 use belay_decide::cost::cluster::{Cluster, KnownPod};
+use belay_decide::view::PodView;
 use jiff::{SignedDuration, Timestamp};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -43,7 +44,7 @@ impl Size {
     }
 }
 
-fn read<T: DeserializeOwned>(value: Value) -> T {
+pub(crate) fn read<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap_or_else(|error| unreachable!("an object of the API server's: {error}"))
 }
 
@@ -56,9 +57,9 @@ pub(crate) fn node_name(number: usize) -> String {
     format!("ip-10-{}-{}-{}.eu-central-1.compute.internal", number >> 16, number >> 8 & 255, number & 255)
 }
 
-pub(crate) fn node(number: usize) -> NodeSubset {
+pub(crate) fn node_json(number: usize) -> Value {
     let zone = ["eu-central-1a", "eu-central-1b", "eu-central-1c"][number % 3];
-    read(json!({
+    json!({
         "metadata": {"name": node_name(number), "uid": uid(1, number), "creationTimestamp": "2026-11-01T00:00:00Z",
             "labels": {
                 "kubernetes.io/hostname": node_name(number), "topology.kubernetes.io/zone": zone,
@@ -66,25 +67,25 @@ pub(crate) fn node(number: usize) -> NodeSubset {
                 "kubernetes.io/os": "linux", "node.kubernetes.io/instance-type": "m7i.2xlarge",
                 "karpenter.sh/nodepool": "default", "karpenter.sh/capacity-type": "on-demand"}},
         "spec": {},
-    }))
+    })
 }
 
-fn set(number: usize) -> ReplicaSetSubset {
+pub(crate) fn set_json(number: usize) -> Value {
     let labels = json!({"app.kubernetes.io/name": format!("service-{number}"), "pod-template-hash": "6d4cf56db6"});
     let spread = json!([{"topologyKey": "topology.kubernetes.io/zone", "maxSkew": 1,
         "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": labels}}]);
-    read(json!({
+    json!({
         "metadata": {"namespace": format!("team-{}", number % 40), "name": format!("service-{number}-6d4cf56db6"),
             "uid": uid(2, number), "labels": labels, "ownerReferences": [{"apiVersion": "apps/v1",
                 "kind": "Deployment", "name": format!("service-{number}"), "uid": uid(3, number), "controller": true}]},
         "spec": {"replicas": EACH, "template": {"metadata": {"labels": labels},
             "spec": {"topologySpreadConstraints": if number.is_multiple_of(3) { spread } else { json!([]) }}}},
-    }))
+    })
 }
 
-pub(crate) fn pod(size: Size, number: usize) -> PodSubset {
+pub(crate) fn pod_json(size: Size, number: usize) -> Value {
     let set = number / EACH;
-    read(json!({
+    json!({
         "metadata": {"namespace": format!("team-{}", set % 40),
             "name": format!("service-{set}-6d4cf56db6-{:05x}", number % EACH), "uid": uid(4, number),
             "resourceVersion": format!("{}", 700_000_000 + number), "creationTimestamp": "2026-11-20T08:00:00Z",
@@ -96,27 +97,64 @@ pub(crate) fn pod(size: Size, number: usize) -> PodSubset {
         "status": {"phase": "Running",
             "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-20T08:00:20Z"}],
             "containerStatuses": [{"name": "service", "restartCount": 0}]},
-    }))
+    })
+}
+
+pub(crate) fn node(number: usize) -> NodeSubset {
+    read(node_json(number))
+}
+
+fn set(number: usize) -> ReplicaSetSubset {
+    read(set_json(number))
+}
+
+pub(crate) fn pod(size: Size, number: usize) -> PodSubset {
+    read(pod_json(size, number))
 }
 
 /// Both caches, filled.
 pub(crate) fn filled(size: Size) -> (Index, Costs) {
     let index = Index::new(Vec::new());
     let costs = Costs::new(Cluster::new(Options::default(), SignedDuration::from_mins(10)));
-    let mut both = Pair(IndexSink(index.clone()), CostSink(Some(costs.clone())));
-    let nodes = (0..size.nodes()).map(node);
-    let seen = |node: &NodeSubset| SeenNode { view: project::node(node), at: now() };
-    both.replace(nodes.map(|node| (Some(seen(&node)), Some(project_cost::node(&node, now())))).collect());
-    let sets = (0..size.sets()).map(set);
-    both.replace(sets.map(|set| (Some(project::replica_set(&set)), Some(project_cost::set(&set)))).collect());
-    let (left_out, labels) = (LeftOut::default(), Pool::default());
-    let views = |pod: &PodSubset| {
-        let known = project_cost::pod(pod, &left_out, now());
-        let known = KnownPod { labels: labels.share(known.labels), ..known };
-        (Some(project::pod(pod, true)), Some(known))
-    };
-    both.replace((0..size.pods).map(|number| views(&pod(size, number))).collect());
+    fill(&index, &costs, size);
     (index, costs)
+}
+
+/// Fills both caches, as the watches of a process do.
+pub(crate) fn fill(index: &Index, costs: &Costs, size: Size) {
+    let mut both = Pair(IndexSink(index.clone()), CostSink(Some(costs.clone())));
+    let alike = Alike::default();
+    let nodes = (0..size.nodes()).map(node).map(|node| {
+        let mut seen = SeenNode { view: project::node(&node), at: now() };
+        let mut facts = project_cost::node(&node, now());
+        alike.node(&mut seen.view);
+        alike.node(&mut facts.node);
+        (Some(seen), Some(facts))
+    });
+    both.replace(nodes.collect());
+    let sets = (0..size.sets()).map(set).map(|set| {
+        let (mut view, mut known) = (project::replica_set(&set), project_cost::set(&set));
+        alike.replica_set(&mut view);
+        alike.set(&mut known.set.uid);
+        (Some(view), Some(known))
+    });
+    both.replace(sets.collect());
+    both.replace(views_of(size, alike).collect());
+}
+
+/// All pods, as both caches take them.
+pub(crate) fn pod_views(size: Size) -> impl Iterator<Item = (Option<PodView>, Option<KnownPod>)> {
+    views_of(size, Alike::default())
+}
+
+fn views_of(size: Size, alike: Alike) -> impl Iterator<Item = (Option<PodView>, Option<KnownPod>)> {
+    (0..size.pods).map(move |number| {
+        let pod = pod(size, number);
+        let mut view = project::pod(&pod, true);
+        let mut known = project_cost::pod(&pod, &LeftOut::default(), now());
+        alike.pod(Some(&mut view), Some(&mut known));
+        (Some(view), Some(known))
+    })
 }
 
 /// A pod as the cache knows it.

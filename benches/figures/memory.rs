@@ -62,7 +62,12 @@ pub(crate) fn child(pods: usize) -> ExitCode {
 }
 
 fn status(key: &str) -> f64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    resident(std::process::id(), key)
+}
+
+/// What `/proc/PID/status` says there of a process, in MiB.
+pub(crate) fn resident(process: u32, key: &str) -> f64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(key));
     let kib: f64 = line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or_default();
     kib / 1024.0

@@ -22,6 +22,19 @@ impl Table {
         self.0.push(Line { what: what.to_owned(), measured: measured_text, target, kept: Some(measured <= most) });
     }
 
+    /// A figure that must be at least so much, in this unit.
+    pub(crate) fn at_least(&mut self, what: &str, measured: f64, least: f64, unit: &str) {
+        let digits = if least < 10.0 { 2 } else { 0 };
+        let (measured_text, target) = (format!("{measured:.digits$} {unit}"), format!("at least {least} {unit}"));
+        self.0.push(Line { what: what.to_owned(), measured: measured_text, target, kept: Some(measured >= least) });
+    }
+
+    /// A figure whose subject does not exist yet.
+    pub(crate) fn not_built(&mut self, what: &str, target: &str) {
+        let (measured, target) = ("not built yet".to_owned(), target.to_owned());
+        self.0.push(Line { what: what.to_owned(), measured, target, kept: None });
+    }
+
     /// A figure without a target.
     pub(crate) fn note(&mut self, what: &str, measured: String) {
         self.0.push(Line { what: what.to_owned(), measured, target: String::new(), kept: None });
@@ -52,15 +65,20 @@ impl Times {
             measured(prepared);
             millis(started.elapsed())
         };
-        let mut all: Vec<f64> = (0..times).map(one).collect();
-        all.sort_by(f64::total_cmp);
-        Self(all)
+        Self::from((0..times).map(one).collect::<Vec<f64>>())
     }
 
     /// So many of a hundred took no longer.
     pub(crate) fn percentile(&self, hundredth: usize) -> f64 {
         let last = self.0.len().saturating_sub(1);
         self.0.get(last * hundredth / 100).copied().unwrap_or_default()
+    }
+}
+
+impl From<Vec<f64>> for Times {
+    fn from(mut all: Vec<f64>) -> Self {
+        all.sort_by(f64::total_cmp);
+        Self(all)
     }
 }
 

@@ -28,7 +28,7 @@ enum Command {
     #[command(subcommand)]
     ControlPlane(control_plane::Command),
     /// Print what Belay costs beside what it may cost, from a release build.
-    Bench,
+    Bench(bench::BenchArgs),
     /// Drain a node twice, without Belay and with it, and count the failed requests.
     Demo(demo::DemoArgs),
     /// Drain nodes again and again while parts of Belay and of the control plane are killed, and count what must not be.
@@ -53,7 +53,7 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::ControlPlane(command) => control_plane::run(&command),
-        Command::Bench => bench::run(),
+        Command::Bench(args) => bench::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Soak(args) => soak::run(&args),
         Command::Fuzz { target, seconds } => fuzz::run(target.as_deref(), seconds),

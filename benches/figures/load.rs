@@ -1,0 +1,165 @@
+//! The webhook under load: how long answers take at a given rate, and how many it gives at most.
+//!
+//! `h2load` is the load generator: it makes requests at a rate, over HTTP/1.1 connections that are kept, as API servers
+//! do. A connection whose answer is late sends its next request late, which would hide how long that one had to wait; so
+//! to each answer that took longer than the time between two requests of its connection are added those that ought to
+//! have been under way meanwhile.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context as _, ensure};
+use belay::webhook::{EVICTION_PATH, PODS_PATH};
+
+use crate::cluster::Size;
+use crate::memory::resident;
+use crate::served::{self, BARE_PATH};
+use crate::table::{Table, Times};
+
+/// What is cached meanwhile.
+const SIZE: Size = Size { pods: 50_000 };
+
+/// An AdmissionReview of a pod of common size.
+const REVIEW_BYTES: usize = 8192;
+
+/// Requests a second: more than a cluster of this size makes.
+const RATE: u32 = 1000;
+
+/// Below the 25 that an API server keeps for each webhook (client-go, transport/cache.go).
+const CONNECTIONS: u32 = 20;
+
+/// A request of each connection comes so long after the one before, in milliseconds.
+const BETWEEN: f64 = 1000.0 * CONNECTIONS as f64 / RATE as f64;
+
+/// Enough for twenty thousand answers, of which two hundred are the slowest hundredth.
+const SECONDS: u32 = 20;
+
+/// For how long throughput is measured, each time, and how often by turns.
+const SATURATED_SECONDS: u32 = 5;
+const TURNS: usize = 3;
+
+pub(crate) fn measure(table: &mut Table) {
+    let version = match Command::new("h2load").arg("--version").output() {
+        Ok(output) => String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+        Err(error) => {
+            let hint = "install h2load (Debian: nghttp2-client)";
+            table.note("the webhook under load", format!("not measured: h2load: {error}; {hint}"));
+            return;
+        }
+    };
+    table.note("load generator", format!("{version}, HTTP/1.1 over TLS, {CONNECTIONS} connections that are kept"));
+    if let Err(error) = Load::start().and_then(|load| load.measure(table)) {
+        table.note("the webhook under load", format!("not measured: {error:#}"));
+    }
+}
+
+/// The server, and what is sent to it.
+struct Load {
+    server: Child,
+    endpoints: u16,
+    bare: u16,
+    folder: PathBuf,
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        // It ends with its standard input.
+        drop(self.server.stdin.take());
+        let _ = self.server.wait();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl Load {
+    fn start() -> anyhow::Result<Self> {
+        let folder = std::env::temp_dir().join(format!("belay-figures-{}", std::process::id()));
+        fs::create_dir_all(&folder)?;
+        let mut server = Command::new(std::env::current_exe()?)
+            .args([served::CHILD, &SIZE.pods.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut lines = BufReader::new(server.stdout.take().context("the server has no output")?).lines();
+        let mut port = || -> anyhow::Result<u16> { Ok(lines.next().context("the server ended")??.parse()?) };
+        let (endpoints, bare) = (port()?, port()?);
+        fs::write(folder.join("creation"), served::creation(REVIEW_BYTES))?;
+        fs::write(folder.join("eviction"), served::eviction())?;
+        Ok(Self { server, endpoints, bare, folder })
+    }
+
+    fn measure(&self, table: &mut Table) -> anyhow::Result<()> {
+        let mutate = format!("mutate {} kB at {RATE} requests/s with {} pods cached", REVIEW_BYTES / 1024, SIZE.pods);
+        let times = self.at_rate(PODS_PATH, "creation")?;
+        table.at_most(&format!("{mutate}, median"), times.percentile(50), 0.3, "ms");
+        table.at_most(&format!("{mutate}, 99 of 100"), times.percentile(99), 2.0, "ms");
+        let times = self.at_rate(EVICTION_PATH, "eviction")?;
+        let hold = format!("hold an eviction from cache at {RATE} requests/s, 99 of 100");
+        table.at_most(&hold, times.percentile(99), 2.0, "ms");
+
+        let (mut ours, mut bare) = (Vec::new(), Vec::new());
+        for _ in 0..TURNS {
+            bare.push(self.saturated(self.bare, BARE_PATH)?);
+            ours.push(self.saturated(self.endpoints, PODS_PATH)?);
+        }
+        let (ours, bare) = (Times::from(ours).percentile(50), Times::from(bare).percentile(50));
+        table.at_least("mutate at saturation", ours, 15_000.0, "requests/s");
+        table.note("a bare handler of the same server", format!("{bare:.0} requests/s"));
+        table.at_least("share of that", ours / bare, 0.8, "");
+        let most = resident(self.server.id(), "VmHWM:");
+        table.at_most(&format!("most memory of that server, with {} pods", SIZE.pods), most, 128.0, "MiB");
+        Ok(())
+    }
+
+    fn h2load(&self, port: u16, path: &str, body: &str, seconds: u32) -> Command {
+        let mut h2load = Command::new("h2load");
+        h2load
+            .args(["--h1", "--threads=1", "--warm-up-time=2", "--header=content-type: application/json"])
+            .arg(format!("--clients={CONNECTIONS}"))
+            .arg(format!("--duration={seconds}"))
+            .arg(format!("--data={}", self.folder.join(body).display()))
+            .arg(format!("https://127.0.0.1:{port}{path}"));
+        h2load
+    }
+
+    /// How long answers took, with those that were never asked for because one was late.
+    fn at_rate(&self, path: &str, body: &str) -> anyhow::Result<Times> {
+        let log = self.folder.join("log");
+        let mut h2load = self.h2load(self.endpoints, path, body, SECONDS);
+        h2load.arg(format!("--rps={}", RATE / CONNECTIONS)).arg(format!("--log-file={}", log.display()));
+        answers(&mut h2load)?;
+        // Start (µs since 1970), status, microseconds.
+        let text = fs::read_to_string(&log)?;
+        let mut all = Vec::new();
+        for line in text.lines() {
+            let [_, status, took] = line.split('\t').collect::<Vec<_>>()[..] else { continue };
+            ensure!(status == "200", "an answer was {status}");
+            let mut took = took.parse::<f64>()? / 1000.0;
+            while took >= 0.0 {
+                all.push(took);
+                took -= BETWEEN;
+            }
+        }
+        let least = (RATE * SECONDS) as usize * 9 / 10;
+        ensure!(all.len() >= least, "only {} answers in {SECONDS} s", all.len());
+        Ok(Times::from(all))
+    }
+
+    /// Answers a second while every connection asks as soon as it was answered.
+    fn saturated(&self, port: u16, path: &str) -> anyhow::Result<f64> {
+        answers(&mut self.h2load(port, path, "creation", SATURATED_SECONDS))
+    }
+}
+
+/// Runs it; answers a second, all of which were 200.
+fn answers(h2load: &mut Command) -> anyhow::Result<f64> {
+    let output = h2load.output().context("cannot run h2load")?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+    let all_good = line("status codes:").is_some_and(|codes| codes.ends_with("0 3xx, 0 4xx, 0 5xx"));
+    let none_failed = line("requests:").is_some_and(|requests| requests.ends_with("0 failed, 0 errored, 0 timeout"));
+    ensure!(output.status.success() && all_good && none_failed, "h2load: {text}");
+    let rate = line("finished in").and_then(|line| line.split(',').nth(1)?.trim().strip_suffix(" req/s")?.parse().ok());
+    rate.with_context(|| format!("h2load says no rate: {text}"))
+}
