@@ -9,6 +9,7 @@ mod certs;
 mod costs;
 mod doom;
 mod handover;
+mod probe;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,6 +25,7 @@ pub use certs::{Certs, CertsMode};
 pub use costs::DeletionCost;
 pub use doom::Doom;
 pub use handover::{DefaultPolicyConfig, ScaleConfig};
+pub use probe::Probe;
 
 /// A namespace that runs what everything else depends on: holding its pods could block the repair of a cluster.
 const ALWAYS_EXCLUDED: &str = "kube-system";
@@ -76,6 +78,9 @@ pub struct Config {
     pub certs: Certs,
     /// Our own webhook configurations.
     pub webhook_configurations: WebhookConfigurations,
+    /// The self-probe.
+    #[serde(default)]
+    pub probe: Probe,
     /// Leader election.
     #[serde(default)]
     pub leader_election: LeaderElection,
@@ -226,6 +231,7 @@ impl Config {
         self.certs.check()?;
         self.busy_hints.compile()?;
         self.deletion_cost.check()?;
+        self.probe.check()?;
         self.eviction_hold.doom.check()?;
         let costs = &self.deletion_cost;
         if costs.enabled && costs.writes_per_second >= self.writes_per_second {
@@ -242,6 +248,11 @@ impl Config {
     /// Some evictions are held: for handovers, or for busy pods.
     pub fn holds(&self) -> bool {
         self.eviction_hold.enabled || self.busy_hints.enabled
+    }
+
+    /// The leading controller asks whether evictions come to the webhook.
+    pub fn probes(&self) -> bool {
+        self.probe.enabled && self.holds()
     }
 
     /// What the eviction decision needs.
@@ -294,6 +305,17 @@ webhookConfigurations: {validating: belay, mutating: belay}
     }
 
     #[test]
+    fn nobody_asks_about_evictions_that_are_not_held() {
+        let rule = "{name: a, podSelector: {matchLabels: {a: b}}, states: [{state: Busy, when: 'true'}]}";
+        let busy = format!("evictionHold: {{enabled: false}}\nbusyHints: {{enabled: true, rules: [{rule}]}}");
+        let table =
+            [("", true), ("probe: {enabled: false}", false), ("evictionHold: {enabled: false}", false), (&*busy, true)];
+        for (extra, probes) in table {
+            assert_eq!(parse(&format!("{MINIMAL}{extra}\n")).unwrap().probes(), probes, "{extra}");
+        }
+    }
+
+    #[test]
     fn a_wrong_file_is_told_by_key_and_fix() {
         let table: &[(&str, &str, &[&str])] = &[
             ("an unknown key", "evictionHold: {enable: true}", &["enable", "enabled"]),
@@ -319,6 +341,8 @@ webhookConfigurations: {validating: belay, mutating: belay}
                 "deletionCost: {enabled: true, writesPerSecond: 20}",
                 &["deletionCost.writesPerSecond", "below writesPerSecond (20)"],
             ),
+            ("a probe without a pause", "probe: {interval: 4s}", &["probe.interval", "5s"]),
+            ("a probe now and then", "probe: {interval: 11m}", &["probe.interval", "10m"]),
             (
                 "a default for no namespace",
                 "evictionHold: {defaultPolicy: {enabled: true}}",

@@ -8,6 +8,7 @@ mod busy;
 mod certs;
 mod cli;
 mod costs;
+mod probe;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::successors;

@@ -4,6 +4,7 @@
 mod beginning;
 mod certificates;
 mod costs;
+mod probe;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -19,6 +20,7 @@ use prometheus_client::registry::Registry;
 use certificates::Certificates;
 pub use certificates::Role;
 use costs::Costs;
+use probe::Probe;
 
 /// An eviction review, by answer and reason.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -81,6 +83,7 @@ pub struct Metrics {
     requests: Family<ResultLabel, Counter>,
     costs: Costs,
     certificates: Certificates,
+    probe: Probe,
 }
 
 /// What is watched.
@@ -169,6 +172,7 @@ impl Default for Metrics {
             requests.clone(),
         );
         let costs = Costs::register(&mut registry);
+        let probe = Probe::register(&mut registry);
         beginning::from_zero(&evictions, &records, &writes, &handovers);
         let certificates = Certificates::register(&mut registry);
         Self {
@@ -191,6 +195,7 @@ impl Default for Metrics {
             requests,
             costs,
             certificates,
+            probe,
         }
     }
 }
@@ -306,6 +311,7 @@ impl Metrics {
         self.cost_stood_down(1, 0);
         self.certificate_end(Role::Leaf, Some(jiff::Timestamp::UNIX_EPOCH));
         self.rotation_step("Publish");
+        self.probed("Reached", Some(true), jiff::Timestamp::UNIX_EPOCH);
     }
 
     /// Whether this replica leads.
@@ -325,6 +331,6 @@ mod tests {
         let text = metrics.encode().unwrap();
         assert!(text.contains(r#"belay_eviction_reviews_total{decision="Hold",reason="AwaitingRestart"} 1"#), "{text}");
         let helped: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("# HELP ")).collect();
-        assert_eq!(helped.len(), 28, "each metric has its HELP: {text}");
+        assert_eq!(helped.len(), 31, "each metric has its HELP: {text}");
     }
 }

@@ -20,6 +20,7 @@ pub mod lifecycle;
 pub mod ownership;
 pub mod policy;
 pub mod policy_status;
+pub mod probe;
 pub mod removers;
 pub mod steer;
 pub mod view;

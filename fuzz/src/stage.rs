@@ -124,6 +124,7 @@ impl Stage {
             recorder: self.recorder.clone(),
             metrics: Arc::clone(&self.metrics),
             clock: self.clock,
+            replica: "belay-webhook-1".to_owned(),
         }))
     }
 

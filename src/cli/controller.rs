@@ -1,27 +1,27 @@
 //! `belay controller`: hands workloads over and keeps statuses and certificates, as long as it leads.
 
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use belay_decide::probe::Memory;
 use kube::Client;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::ServerArgs;
 use super::fill::fill_requests;
-use super::process::{Filled, Prepared, Process, conditions};
+use super::process::{Filled, Prepared, Process, conditions, identity};
 use crate::cluster::apply::Applier;
 use crate::cluster::index::Index;
 use crate::cluster::lease::{self, Leadership};
 use crate::cluster::owners::Resources;
+use crate::cluster::probe::Prober;
 use crate::cluster::project_cost::LeftOut;
 use crate::cluster::trust::Trust;
 use crate::cluster::watch::{Health, RuleHealth, Watches, settled, synced};
 use crate::config::{CertsMode, Config};
-use crate::controllers::costs::OwnPod;
 use crate::controllers::work::Written;
-use crate::controllers::{Shared, busy, certificates, costs, handover, policies, requests};
+use crate::controllers::{OwnPod, Shared, busy, certificates, costs, handover, policies, probe, requests};
 use crate::metrics::Metrics;
 use crate::rate::TokenBucket;
 use crate::tasks::Tasks;
@@ -92,11 +92,13 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     });
     let responding = config.holds().then(|| responding(&watches, &shared, &rule_health, &resources));
     let requests = responding.as_ref().map(|responding| responding.evictions.clone());
+    let probe = config.probes().then(|| probing(&args, &config, &shared));
     let policies = policies::Loop { shared };
     let certificates = certificates(&args, &config, &watches, (leadership, applier, Arc::clone(&metrics)));
     let certificates = certificates.map(|keep| tasks.spawn("certificates", keep.run(terminate.clone())));
     let ranking = ranking.map(|costs| tasks.spawn("deletion costs", costs.run(terminate.clone())));
     let responding = responding.map(|requests| tasks.spawn("eviction requests", requests.run(terminate.clone())));
+    let probing = probe.map(|probe| tasks.spawn("probe", probe.run(terminate.clone())));
     let loops = [
         tasks.spawn("handovers", handover.run(terminate.clone())),
         tasks.spawn("busy pods", busy.run(terminate.clone())),
@@ -107,7 +109,7 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     let serving = tokio::spawn(admin::serve(admin_listener, admin, stop.clone()));
 
     let failed = ended(&tasks, &terminate).await;
-    for task in loops.into_iter().chain(certificates).chain(ranking).chain(responding) {
+    for task in loops.into_iter().chain(certificates).chain(ranking).chain(responding).chain(probing) {
         task.await.context("a controller loop failed")?;
     }
     resign.cancel();
@@ -156,6 +158,20 @@ fn responding(watches: &Watches, shared: &Shared, rule_health: &RuleHealth, reso
     }
 }
 
+/// What asks whether evictions come to the webhook.
+fn probing(args: &ServerArgs, config: &Config, shared: &Shared) -> probe::Loop {
+    let (client, configuration) = (shared.client.clone(), config.webhook_configurations.validating.clone());
+    probe::Loop {
+        prober: Prober::new(client, args.namespace.clone(), configuration),
+        interval: config.probe.interval,
+        own_pod: own_pod(args),
+        leadership: Arc::clone(&shared.leadership),
+        applier: Arc::clone(&shared.applier),
+        metrics: Arc::clone(&shared.metrics),
+        memory: Memory::default(),
+    }
+}
+
 /// Takes part in the election, as soon as there is something to be seen: a replica that sees nothing must not keep one
 /// that does from leading. What only deletion costs read is waited for until it is known whether it can be seen.
 async fn elect(
@@ -190,9 +206,4 @@ async fn ended(tasks: &Tasks, terminate: &CancellationToken) -> Option<&'static 
     tracing::info!("shutting down");
     terminate.cancel();
     failed
-}
-
-/// Who this replica is in the election. Outside a cluster two processes must still differ.
-fn identity(pod_name: Option<&str>) -> String {
-    pod_name.map_or_else(|| format!("belay-{:016x}", RandomState::new().build_hasher().finish()), str::to_owned)
 }

@@ -11,6 +11,7 @@ mod explain;
 mod fill;
 mod output;
 mod page;
+mod probe;
 mod process;
 mod webhook;
 
@@ -60,6 +61,9 @@ enum Command {
     /// Say what Belay sees of an object, what it makes of it, and what that means for everybody else.
     #[command(after_help = explain::HELP)]
     Explain(explain::ExplainArgs),
+    /// Say whether evictions come to Belay: whether the API server reaches the webhook now.
+    #[command(after_help = probe::HELP)]
+    Probe(probe::ProbeArgs),
     /// Take away what Belay wrote on pods, and nothing else.
     #[command(after_help = cleanup::HELP)]
     Cleanup(cleanup::CleanupArgs),
@@ -127,7 +131,7 @@ enum LogFormat {
 pub fn run(args: Vec<OsString>) -> ExitCode {
     let called = Called::by(args.first().map(OsString::as_os_str));
     if called == Called::Completer {
-        return ended(called, completions::for_kubectl(args));
+        return ended(called, completions::for_kubectl(args).map(done));
     }
     let cli = called.command().try_get_matches_from(args).and_then(|matches| Cli::from_arg_matches(&matches));
     match cli {
@@ -140,9 +144,9 @@ pub fn run(args: Vec<OsString>) -> ExitCode {
     }
 }
 
-fn ended(called: Called, result: anyhow::Result<()>) -> ExitCode {
+fn ended(called: Called, result: anyhow::Result<ExitCode>) -> ExitCode {
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("{}: {error:#}", called.name());
             ExitCode::from(if error.is::<UsageError>() { USAGE } else { FAILED })
@@ -151,21 +155,29 @@ fn ended(called: Called, result: anyhow::Result<()>) -> ExitCode {
 }
 
 impl Cli {
-    fn run(self, called: Called) -> anyhow::Result<()> {
+    fn run(self, called: Called) -> anyhow::Result<ExitCode> {
         match self.command {
-            Command::Webhook(args) => process::block_on(webhook::run(args)),
-            Command::Controller(args) => process::block_on(controller::run(args)),
-            Command::Crds => crds::run(),
-            Command::CheckConfig(args) => check_config::run(&args),
+            Command::Webhook(args) => process::block_on(webhook::run(args)).map(done),
+            Command::Controller(args) => process::block_on(controller::run(args)).map(done),
+            Command::Crds => crds::run().map(done),
+            Command::CheckConfig(args) => check_config::run(&args).map(done),
             Command::Explain(args) => {
-                process::start_logging(&args.log).and_then(|()| process::block_on(explain::run(args)))
+                process::start_logging(&args.log).and_then(|()| process::block_on(explain::run(args))).map(done)
+            }
+            Command::Probe(args) => {
+                process::start_logging(&args.log).and_then(|()| process::block_on(probe::run(args)))
             }
             Command::Cleanup(args) => {
-                process::start_logging(&args.log).and_then(|()| process::block_on(cleanup::run(args)))
+                process::start_logging(&args.log).and_then(|()| process::block_on(cleanup::run(args))).map(done)
             }
-            Command::Completions { shell } => completions::run(shell, called),
+            Command::Completions { shell } => completions::run(shell, called).map(done),
         }
     }
+}
+
+/// What most commands say where they have not failed.
+fn done((): ()) -> ExitCode {
+    ExitCode::SUCCESS
 }
 
 /// The whole command line, for what is written about it.
@@ -180,4 +192,5 @@ pub(crate) mod reports {
     pub(crate) use super::check_config::Report as Checked;
     pub(crate) use super::cleanup::Report as Cleanup;
     pub(crate) use super::explain::{Node, Pod, Workload};
+    pub(crate) use super::probe::Report as Probe;
 }

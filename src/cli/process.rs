@@ -1,6 +1,7 @@
 //! What both servers need: a runtime, logs, signals, the watches that fill the cache.
 
 use std::future::Future;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
@@ -27,13 +28,13 @@ use crate::settings::{self, Settings};
 use crate::tasks::Tasks;
 use crate::webhook::admin::Condition;
 
-/// Runs a server to its end.
-pub(super) fn block_on(server: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+/// Runs a command to its end.
+pub(super) fn block_on<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("cannot start the asynchronous runtime")?
-        .block_on(server)
+        .block_on(command)
 }
 
 /// What every server starts with.
@@ -210,6 +211,11 @@ fn chosen<'a>(ours: Option<&'a str>, of_all: Option<&'a str>) -> (&'static str, 
         (None, Some(of_all)) => ("RUST_LOG", of_all),
         (None, None) => ("BELAY_LOG", "info"),
     }
+}
+
+/// Who this replica is, in the election and to those who probe. Outside a cluster two processes must still differ.
+pub(super) fn identity(pod_name: Option<&str>) -> String {
+    pod_name.map_or_else(|| format!("belay-{:016x}", RandomState::new().build_hasher().finish()), str::to_owned)
 }
 
 /// A token that SIGTERM or SIGINT cancels.

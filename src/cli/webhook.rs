@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use webhook_certs::{CertResolver, Jitter, LeafRequest};
 
 use super::fill::look_out_for_requests;
-use super::process::{Prepared, Process, conditions};
+use super::process::{Prepared, Process, conditions, identity};
 use super::{ServerArgs, WebhookArgs};
 use crate::cluster::clock::Clock;
 use crate::cluster::index::Index;
@@ -76,6 +76,7 @@ pub(super) async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         recorder,
         metrics: Arc::clone(&metrics),
         clock: Clock::start(),
+        replica: identity(server_args.pod_name.as_deref()),
     });
     if let Some(filled) = costs.clone() {
         tasks.spawn("ranks", filled.costs.keep_ranked(filled.health, stop.clone()));

@@ -9,6 +9,7 @@ pub mod lease;
 pub mod mounted;
 pub mod owners;
 pub mod pool;
+pub mod probe;
 pub mod project;
 pub mod project_autoscaler;
 pub mod project_busy;

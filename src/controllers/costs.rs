@@ -22,8 +22,8 @@ use tokio_util::sync::CancellationToken;
 use denials::Denials;
 use tell::groups;
 
-use super::Shared;
 use super::work::{self, Failures, RETRY, Work, Written};
+use super::{OwnPod, Shared};
 use crate::cluster::apply::ApplyError;
 use crate::cluster::clock::Clock;
 use crate::cluster::costs::Costs;
@@ -55,17 +55,6 @@ pub struct Loop {
     pub written: Written<PodKey>,
     /// What is remembered between looks.
     pub remembered: Remembered,
-}
-
-/// The pod that this process runs in.
-#[derive(Clone, Debug, Default)]
-pub struct OwnPod {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// Its UID.
-    pub uid: String,
 }
 
 /// What is remembered between looks.
@@ -156,7 +145,7 @@ impl Loop {
         if told.trouble != trouble {
             if let Some(trouble) = &trouble {
                 tracing::warn!(error = %trouble, "no deletion cost is written");
-                self.shared.applier.tell_news(&self.about_own_pod(true, "RankingFailed", "Rank", trouble.clone()));
+                self.shared.applier.tell_news(&self.own_pod.event(true, "RankingFailed", "Rank", trouble.clone()));
             } else {
                 tracing::info!("deletion costs are written again");
             }

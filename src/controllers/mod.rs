@@ -5,12 +5,14 @@ pub mod certificates;
 pub mod costs;
 pub mod handover;
 pub mod policies;
+pub mod probe;
 pub mod requests;
 pub mod work;
 
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use belay_decide::action::{Event, Reference};
 use kube::Client;
 
 use crate::cluster::apply::Applier;
@@ -39,4 +41,24 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     /// The watches that fill the cache, but for those of busy rules.
     pub health: Vec<Health>,
+}
+
+/// The pod that this process runs in, on which is told what concerns no other object.
+#[derive(Clone, Debug, Default)]
+pub struct OwnPod {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+}
+
+impl OwnPod {
+    /// An Event on it.
+    pub fn event(&self, warning: bool, reason: &'static str, action: &'static str, note: String) -> Event {
+        let Self { namespace, name, uid } = self;
+        let regarding = Reference::pod(name, uid);
+        Event { namespace: namespace.clone(), regarding, related: None, warning, reason, action, note }
+    }
 }

@@ -127,6 +127,7 @@ fn every_field_of_json_is_explained_and_no_other() {
         ("JSON of a pod:\n", pod),
         ("JSON of a node:\n", fields::<cli::reports::Node>()),
         ("JSON of a workload:\n", fields::<cli::reports::Workload>()),
+        ("none is looked for. |\n", fields::<cli::reports::Probe>()),
         ("expressions included, without a cluster.\n", fields::<cli::reports::Checked>()),
         ("looks after. |\n", fields::<cli::reports::Cleanup>()),
     ];

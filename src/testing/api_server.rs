@@ -38,6 +38,8 @@ pub(crate) enum Reply {
     Json(Value),
     /// A `Status` of this code, with these words.
     Status(u16, &'static str),
+    /// A `Status` that a pod is not found, with these warnings.
+    NoSuchPod(Vec<String>),
     /// None at all.
     Silence,
 }
@@ -101,6 +103,14 @@ impl ApiServer {
                     let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "metadata": {},
                         "code": code, "reason": reason(code), "message": message});
                     encode(StatusCode::from_u16(code).unwrap(), &status)
+                }
+                Reply::NoSuchPod(warnings) => {
+                    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "metadata": {},
+                        "code": 404, "reason": "NotFound", "message": "pods not found", "details": {"kind": "pods"}});
+                    let mut response = encode(StatusCode::NOT_FOUND, &status);
+                    let warnings = warnings.iter().map(|text| format!("299 - \"{text}\"").parse().unwrap());
+                    response.headers_mut().extend(warnings.map(|warning| (header::WARNING, warning)));
+                    response
                 }
                 Reply::Silence => std::future::pending().await,
             }

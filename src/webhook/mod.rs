@@ -6,6 +6,7 @@
 pub mod admin;
 pub mod bindings;
 pub mod busy;
+pub mod canary;
 pub mod eviction;
 pub mod leaf;
 pub mod live;
@@ -28,6 +29,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use belay_decide::lifecycle;
+pub use belay_decide::probe::{CANARY_PATH, EVICTION_PATH};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 
@@ -46,8 +48,6 @@ use review::{Answer, Request, Review};
 use seldom::Seldom;
 use server::{Trouble, Unserved};
 
-/// The path of eviction reviews.
-pub const EVICTION_PATH: &str = "/validate/eviction";
 /// The path of creations of pods that busy rules select.
 pub const BUSY_PATH: &str = "/mutate/busy";
 /// The path of bindings of pods.
@@ -85,6 +85,8 @@ pub struct Handlers {
     pub metrics: Arc<Metrics>,
     /// The clock.
     pub clock: Clock,
+    /// By what name this replica answers probes: its pod's.
+    pub replica: String,
 }
 
 impl Handlers {
@@ -108,17 +110,19 @@ impl Handlers {
 #[derive(Clone, Copy)]
 enum Endpoint {
     Eviction,
+    Canary,
     Pods,
     Busy,
     Bindings,
 }
 
 impl Endpoint {
-    const ALL: [Self; 4] = [Self::Eviction, Self::Pods, Self::Busy, Self::Bindings];
+    const ALL: [Self; 5] = [Self::Eviction, Self::Canary, Self::Pods, Self::Busy, Self::Bindings];
 
     fn path(self) -> &'static str {
         match self {
             Self::Eviction => EVICTION_PATH,
+            Self::Canary => CANARY_PATH,
             Self::Pods => PODS_PATH,
             Self::Busy => BUSY_PATH,
             Self::Bindings => BINDINGS_PATH,
@@ -128,6 +132,7 @@ impl Endpoint {
     async fn answer(self, handlers: &Handlers, request: &Request<'_>) -> Answer {
         match self {
             Self::Eviction => eviction::answer(handlers, request).await,
+            Self::Canary => canary::answer(handlers, request),
             Self::Pods => pods::answer(handlers, request),
             Self::Busy => busy::answer(handlers, request),
             Self::Bindings => bindings::answer(handlers, request).await,

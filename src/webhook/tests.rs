@@ -2,6 +2,7 @@
 
 mod bindings;
 mod busy_evictions;
+mod canary;
 mod handovers;
 mod hints;
 mod responders;
@@ -63,6 +64,7 @@ impl Webhook {
             recorder,
             metrics,
             clock: Clock::start(),
+            replica: "belay-webhook-1".to_owned(),
         };
         set_up(&mut handlers);
         Self { handlers: Arc::new(handlers), records }
@@ -175,7 +177,7 @@ async fn every_review_that_can_be_read_is_answered_with_200_whatever_it_holds() 
             r#"{"request":{"uid":"u","object":{"x":"\ud83d\ude00"}}}"#.to_owned()
         }),
     ];
-    for path in [EVICTION_PATH, PODS_PATH, BUSY_PATH, BINDINGS_PATH] {
+    for path in [EVICTION_PATH, CANARY_PATH, PODS_PATH, BUSY_PATH, BINDINGS_PATH] {
         for (name, body) in &table {
             let response = webhook.review(path, body.clone()).await;
             assert_eq!((&response["uid"], &response["allowed"]), (&json!("u"), &json!(true)), "{path}: {name}");
@@ -198,7 +200,7 @@ async fn what_is_no_review_is_refused_with_400_and_says_why() {
         ("YAML", "application/yaml", EVICTION.to_owned(), "content type"),
         ("no type", "", EVICTION.to_owned(), "content type"),
     ];
-    for path in [EVICTION_PATH, PODS_PATH, BUSY_PATH, BINDINGS_PATH] {
+    for path in [EVICTION_PATH, CANARY_PATH, PODS_PATH, BUSY_PATH, BINDINGS_PATH] {
         for (name, content_type, body, expected) in &table {
             let (status, text) = webhook.post(path, content_type, body.clone()).await;
             assert_eq!(status, StatusCode::BAD_REQUEST, "{path}: {name}: {text}");

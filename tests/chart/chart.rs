@@ -11,6 +11,9 @@ use serde_json::Value;
 /// The namespace of every render; not the chart's name, so that a name that should be a namespace shows.
 pub(crate) const NAMESPACE: &str = "belay-system";
 
+/// The entry of the validating configuration that is there for probes alone.
+pub(crate) const CANARY: &str = "canary.hold.belay.dev";
+
 /// Set to rewrite what is generated instead of comparing it.
 const UPDATE: &str = "UPDATE_GOLDEN";
 
@@ -111,6 +114,13 @@ impl Objects {
         names
     }
 
+    /// The entries that the API server asks about other pods than Belay's: all but the one for probes.
+    pub(crate) fn webhooks_of_others(&self) -> Vec<&Value> {
+        let mut entries = self.webhooks();
+        entries.retain(|entry| entry["name"] != CANARY);
+        entries
+    }
+
     /// When a hook runs and its `kind/name`, sorted.
     pub(crate) fn hooks(&self) -> Vec<(&str, String)> {
         let hooks = self.iter().filter_map(|object| Some((hook(object)?, name(object))));
@@ -121,8 +131,11 @@ impl Objects {
 
     /// The templates of every pod that the release makes, with the name of what makes them.
     pub(crate) fn pods(&self) -> impl Iterator<Item = (String, &Value)> {
-        let makers = self.iter().filter(|object| object["kind"] == "Deployment" || object["kind"] == "Job");
-        makers.map(|object| (name(object), &object["spec"]["template"]))
+        self.iter().filter_map(|object| match object["kind"].as_str() {
+            Some("Deployment" | "Job") => Some((name(object), &object["spec"]["template"])),
+            Some("Pod") => Some((name(object), object)),
+            _ => None,
+        })
     }
 
     /// The entries of all webhook configurations.

@@ -16,6 +16,7 @@ mod live;
 mod matrix;
 mod monitoring;
 mod policy;
+mod probe;
 mod program;
 mod rbac;
 mod refusals;

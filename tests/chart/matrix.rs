@@ -274,6 +274,7 @@ fn everything_but_monitoring() -> Value {
             "standDownPeriod": "24h",
             "writesPerSecond": 15,
         },
+        "probe": { "interval": "2m" },
         "admission": admission(),
         "admissionPolicy": { "enabled": true, "exemptUsers": ["alice@example.com", "it's \"bob\""] },
         "certs": issued(),

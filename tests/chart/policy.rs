@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::chart::{NAMESPACE, Objects, name};
+use crate::chart::{CANARY, NAMESPACE, Objects, name};
 use crate::matrix;
 
 /// Runs a check on the objects of each case.
@@ -75,9 +75,9 @@ fn pods_meet_the_restricted_standard() {
 }
 
 #[test]
-fn belay_is_never_asked_about_itself_or_kube_system() {
+fn belay_is_never_asked_about_itself_or_kube_system_but_by_a_probe() {
     for_every_case(|case, objects| {
-        let hooks = objects.webhooks();
+        let hooks = objects.webhooks_of_others();
         let expected = match case {
             "nothing enabled" => 0,
             "deletion costs alone" => 1,
@@ -107,12 +107,42 @@ fn belay_is_never_asked_about_itself_or_kube_system() {
 }
 
 #[test]
+fn a_probe_goes_the_way_of_evictions_and_can_hold_nothing() {
+    for_every_case(|case, objects| {
+        let hooks = objects.webhooks();
+        let named = |name: &str| hooks.iter().filter(|hook| hook["name"] == name).collect::<Vec<_>>();
+        let (eviction, canary) = (named("eviction.hold.belay.dev"), named(CANARY));
+        assert_eq!(canary.len(), eviction.len(), "{case}: where no eviction is held there is nothing to be asked");
+        for (eviction, canary) in eviction.iter().zip(&canary) {
+            // The same server, rule and time; another path, and nothing that fails.
+            let mut expected = (**eviction).clone();
+            expected["name"] = json!(CANARY);
+            expected["clientConfig"]["service"]["path"] = json!("/validate/canary");
+            expected["sideEffects"] = json!("None");
+            expected["failurePolicy"] = json!("Ignore");
+            expected["namespaceSelector"] = json!({ "matchExpressions": [
+                { "key": "kubernetes.io/metadata.name", "operator": "In", "values": [NAMESPACE] },
+            ] });
+            // Dry runs alone, and of those only what says that it is a probe.
+            expected["matchConditions"] = json!([
+                { "name": "dry-run", "expression": "has(request.dryRun) && request.dryRun" },
+                {
+                    "name": "of-a-probe",
+                    "expression": "has(object.metadata.annotations) && \"belay.dev/probe\" in object.metadata.annotations",
+                },
+            ]);
+            assert_eq!(***canary, expected, "{case}");
+        }
+    });
+}
+
+#[test]
 fn excluded_namespaces_reach_no_webhook_and_stand_in_the_configuration() {
     let values =
         json!({ "evictionHold": { "excludedNamespaces": ["istio-system"] }, "deletionCost": { "enabled": true } });
     let objects = Objects::render(&values);
-    assert_eq!(objects.webhooks().len(), 3);
-    for hook in objects.webhooks() {
+    assert_eq!(objects.webhooks_of_others().len(), 3);
+    for hook in objects.webhooks_of_others() {
         let expected = json!([{
             "key": "kubernetes.io/metadata.name",
             "operator": "NotIn",

@@ -73,6 +73,7 @@ fn the_program_reads_what_the_values_say() {
     assert_eq!(config.deletion_cost.stand_down_period, Duration::from_hours(24));
     assert_eq!(config.deletion_cost.writes_per_second, 15);
     assert_eq!(config.leader_election.lease_duration, Duration::from_secs(20));
+    assert_eq!((config.probe.enabled, config.probe.interval), (true, Duration::from_mins(2)));
 }
 
 #[test]

@@ -98,6 +98,12 @@ const HOLD_CONTROLLER_WRITES: &[&str] = &[
     "events.k8s.io/events: create patch",
 ];
 
+/// What a probe compares: where evictions are sent.
+const PROBED: &[&str] = &["admissionregistration.k8s.io/validatingwebhookconfigurations[belay]: get"];
+
+/// The probe of whether evictions come to the webhook.
+const PROBE: &[&str] = &["pods/eviction[belay-canary]: create"];
+
 /// How the controller finds its own Deployment, which the Secret goes with; the eviction hold reads them anyway, and the
 /// busy hints the pods.
 const OWN_REPLICA_SET: &[&str] = &["apps/replicasets: get"];
@@ -142,8 +148,11 @@ fn components(objects: &Objects) -> [Rights; 2] {
 
 #[test]
 fn the_eviction_hold_gives_each_component_exactly_what_it_needs() {
-    let objects = Objects::render(&json!({}));
-    assert_eq!(components(&objects), expected(&[HOLD_READS], &[HOLD_WEBHOOK_WRITES], &[HOLD_CONTROLLER_WRITES]));
+    let mut expected = expected(&[HOLD_READS], &[HOLD_WEBHOOK_WRITES], &[HOLD_CONTROLLER_WRITES]);
+    let quiet = Objects::render(&json!({ "probe": { "enabled": false } }));
+    assert_eq!(components(&quiet), expected);
+    expected[1].extend(grant(NAMESPACE, PROBE));
+    assert_eq!(components(&Objects::render(&json!({}))), expected);
 }
 
 #[test]
@@ -152,6 +161,7 @@ fn the_busy_hints_give_each_component_exactly_what_it_needs() {
     let retired: &[&str] = &["actions.github.com/ephemeralrunners: delete"];
     let mut expected = expected(&[BUSY_READS, owners], &[BUSY_WEBHOOK_WRITES], &[BUSY_CONTROLLER_WRITES, retired]);
     expected[1].extend(grant(NAMESPACE, OWN_REPLICA_SET));
+    expected[1].extend(grant(NAMESPACE, PROBE));
     assert_eq!(components(&Objects::render(&matrix::busy_alone())), expected);
 }
 
@@ -243,6 +253,7 @@ fn rights_to_owners_follow_the_rules() {
     let retired: &[&str] = &["actions.github.com/ephemeralrunners, replicationcontrollers: delete"];
     let mut expected = expected(&[BUSY_READS, owners], &[BUSY_WEBHOOK_WRITES], &[BUSY_CONTROLLER_WRITES, retired]);
     expected[1].extend(grant(NAMESPACE, OWN_REPLICA_SET));
+    expected[1].extend(grant(NAMESPACE, PROBE));
     assert_eq!(components(&objects), expected);
 
     // One rule an API group, in order, nothing twice: a role that people can read.
@@ -313,14 +324,26 @@ fn certificates_from_elsewhere_take_along_the_rights_that_nobody_needs_for_them(
             values["certs"] = certs;
             let objects = Objects::render(&values);
             let configurations: &[&str] = if injected { CONTROLLER_CLUSTER } else { &[] };
-            let expected = [
+            let mut expected = [
                 without(&webhook, &[(NAMESPACE, WEBHOOK_NAMESPACE)]),
                 without(&controller, &[(NAMESPACE, of_secret), (NAMESPACE, &owner), ("cluster", configurations)]),
             ];
+            if injected && capability != "deletionCost" {
+                expected[1].extend(grant("cluster", PROBED));
+            }
             assert_eq!(components(&objects), expected, "{capability}: {}", values["certs"]);
             // A role without rules would be none.
             assert!(objects.of_kind("Role").all(|role| role["metadata"]["name"] != "belay-webhook"));
         }
+    }
+}
+
+#[test]
+fn a_test_of_the_release_may_probe_and_nothing_else() {
+    let mut expected = grant("cluster", PROBED);
+    expected.extend(grant(NAMESPACE, PROBE));
+    for values in [json!({}), matrix::busy_alone(), matrix::everything()] {
+        assert_eq!(granted(&Objects::render(&values), "belay-probe"), expected);
     }
 }
 

@@ -62,6 +62,19 @@ fn cost(values: &Value) -> Value {
 }
 
 #[test]
+fn a_probe_that_asks_all_the_time_or_hardly_ever() {
+    let at = |interval: &str| json!({ "probe": { "interval": interval } });
+    assert_refused(&[
+        (at("4s"), &["probe.interval is 4s", "at least 5s and at most 10m"]),
+        (at("10m1s"), &["probe.interval is 10m1s", "at most 10m"]),
+        (at("soon"), &["/probe/interval", "'soon' does not match"]),
+    ]);
+    for interval in ["5s", "10m", "9m60s"] {
+        chart::template(&at(interval), &[]).expect("these are within the bounds");
+    }
+}
+
+#[test]
 fn deletion_costs_that_are_out_of_bounds() {
     let at = |key: &str, value: Value| cost(&json!({ "deletionCost": { key: value } }));
     assert_refused(&[

@@ -183,6 +183,7 @@ fn the_configuration_file_has_exactly_the_keys_that_the_program_reads() {
                 "onFailure": "Release",
             },
         },
+        "probe": { "enabled": true, "interval": "1m" },
         "certs": { "mode": "auto", "secretName": "belay-ca", "dnsNames": ["belay-webhook.belay-system.svc"] },
         "webhookConfigurations": { "validating": "belay", "mutating": "belay" },
         "leaderElection": {
@@ -410,6 +411,7 @@ fn the_notes_say_how_to_opt_in_where_to_look_and_what_failure_means() {
     for part in [
         "kind: HandoverPolicy",
         "kubectl get evictionholds --all-namespaces",
+        "helm test belay --namespace belay-system",
         "failurePolicy is Ignore",
         "kubectl delete crd",
     ] {

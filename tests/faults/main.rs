@@ -15,6 +15,7 @@ mod deadline;
 #[path = "../handover/scene.rs"]
 mod handover_scene;
 mod leader;
+mod probe;
 mod record;
 mod stage;
 #[allow(dead_code, reason = "the words are shared with other test binaries, and not every word is needed here")]

@@ -27,11 +27,12 @@ const PRE_STOP: i64 = 4;
 /// One test at a time, and the Belay that they share once it is installed.
 static STAGE: Mutex<Option<Belay>> = Mutex::new(None);
 
-/// Leads pass on sooner than by default, since many tests wait for it. The proportions are the default's.
+/// Leads pass on sooner than by default, and the probe is made more often, since many tests wait for it. The proportions
+/// of the lead are the default's.
 fn values() -> anyhow::Result<Value> {
     let election = json!({ "leaseDuration": "6s", "renewDeadline": "4s", "retryPeriod": "1s" });
     let mut values = busy_support::values()?;
-    merge(&mut values, &json!({ "controller": { "leaderElection": election } }));
+    merge(&mut values, &json!({ "controller": { "leaderElection": election }, "probe": { "interval": "5s" } }));
     Ok(values)
 }
 

@@ -41,6 +41,9 @@ deletionCost:
   writesPerSecond: {{ int .writesPerSecond }}
 {{- end }}
 {{- end }}
+probe:
+  enabled: {{ .Values.probe.enabled }}
+  interval: {{ .Values.probe.interval }}
 certs:
   mode: {{ .Values.certs.mode }}
   {{- if eq .Values.certs.mode "auto" }}

@@ -53,6 +53,16 @@
 {{- if or .Values.evictionHold.enabled .Values.busyHints.enabled -}}true{{- end -}}
 {{- end -}}
 
+{{/* "true" where the leading controller asks whether evictions come to the webhook. */}}
+{{- define "belay.probes" -}}
+{{- if and .Values.probe.enabled (include "belay.holds" .) -}}true{{- end -}}
+{{- end -}}
+
+{{/* "true" where `helm test` has something to run. */}}
+{{- define "belay.helmTest" -}}
+{{- if and .Values.probe.helmTest (include "belay.holds" .) -}}true{{- end -}}
+{{- end -}}
+
 {{/* What all pods of the release have in common. */}}
 {{- define "belay.releaseLabels" -}}
 app.kubernetes.io/name: {{ include "belay.name" . | quote }}

@@ -1,7 +1,7 @@
 {{/*
 What each component may do, and does: an unused right would be an open door. Certificates and leadership are needed
 whatever the capabilities; a capability's rules exist only while it is enabled. Whatever has a name known beforehand
-is granted by that name; `create` cannot be (RBAC knows no name then).
+is granted by that name; the `create` of an object cannot be (RBAC knows no name then).
 */}}
 
 {{/* What the eviction hold reads, in both components: the decision is made from these, and from the pods. */}}
@@ -119,6 +119,8 @@ is granted by that name; `create` cannot be (RBAC knows no name then).
   resources: [validatingwebhookconfigurations, mutatingwebhookconfigurations]
   resourceNames: [{{ include "belay.fullname" . | quote }}]
   verbs: [get, list, watch, patch]
+{{ else if include "belay.probes" . -}}
+{{ include "belay.rules.cluster.probe" . }}
 {{ end -}}
 {{ include "belay.rules.read" (dict "root" . "pods" (ternary "get, list, watch" "list, watch" (eq (include "belay.holds" .) "true"))) }}
 {{- if include "belay.holds" . }}
@@ -190,12 +192,32 @@ is granted by that name; `create` cannot be (RBAC knows no name then).
   verbs: [get]
 {{- end }}
 {{ end -}}
+{{ if include "belay.probes" . -}}
+{{ include "belay.rules.namespace.probe" . }}
+{{ end -}}
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   resourceNames: [{{ include "belay.leaseName" . }}]
   verbs: [get, update]
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
+  verbs: [create]
+{{- end -}}
+
+{{/* The probe, of `helm test` or the controller's own. */}}
+{{- define "belay.rules.cluster.probe" -}}
+# Compares where evictions are sent with where the probe is.
+- apiGroups: [admissionregistration.k8s.io]
+  resources: [validatingwebhookconfigurations]
+  resourceNames: [{{ include "belay.fullname" . | quote }}]
+  verbs: [get]
+{{- end -}}
+
+{{- define "belay.rules.namespace.probe" -}}
+# Asks whether evictions come to the webhook: a dry run, and no pod has this name.
+- apiGroups: [""]
+  resources: [pods/eviction]
+  resourceNames: [belay-canary]
   verbs: [create]
 {{- end -}}
 

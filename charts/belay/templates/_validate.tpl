@@ -26,7 +26,7 @@ without Belay. Each message names the value and the way out. Rendered by config.
 {{- fail (printf "%s.podDisruptionBudget.maxUnavailable is %v: every drain would wait for Belay's own pods for ever. Use at least 1" $component $values.podDisruptionBudget.maxUnavailable) -}}
 {{- end -}}
 {{- range $values.extraEnv -}}
-{{- if has .name (list "BELAY_CONFIG" "BELAY_CERTS" "BELAY_LISTEN" "BELAY_ADMIN_LISTEN" "BELAY_LOG" "BELAY_LOG_FORMAT" "BELAY_CONTROLLER" "BELAY_MUTATING_CONFIGURATION" "POD_NAME" "POD_UID" "POD_NAMESPACE") -}}
+{{- if has .name (list "BELAY_CONFIG" "BELAY_CERTS" "BELAY_LISTEN" "BELAY_ADMIN_LISTEN" "BELAY_LOG" "BELAY_LOG_FORMAT" "BELAY_CONTROLLER" "BELAY_MUTATING_CONFIGURATION" "BELAY_VALIDATING_CONFIGURATION" "POD_NAME" "POD_UID" "POD_NAMESPACE") -}}
 {{- fail (printf "%s.extraEnv sets %s, which the chart sets itself: use bindAddress, webhook.port, adminPort, logLevel or logFormat" $component .name) -}}
 {{- end -}}
 {{- end -}}
@@ -53,6 +53,11 @@ without Belay. Each message names the value and the way out. Rendered by config.
 {{- fail (printf "%s sets %s, which the chart sets itself: remove it" $path $key) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{- $interval := include "belay.seconds" .Values.probe.interval | int -}}
+{{- if or (lt $interval 5) (gt $interval 600) -}}
+{{- fail (printf "probe.interval is %s: it must be at least 5s and at most 10m" .Values.probe.interval) -}}
 {{- end -}}
 
 {{- if eq (int .Values.webhook.port) (int .Values.adminPort) -}}

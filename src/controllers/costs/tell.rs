@@ -5,24 +5,12 @@ use belay_decide::cost::cluster::{Cluster, Scope, Stance};
 use belay_decide::cost::{Group, Verdict};
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Loop, OwnPod};
+use super::Loop;
 
 /// A new order is told at most so often: in a cluster that scales all day, every minute is often enough to read.
 const TOLD_EVERY: SignedDuration = SignedDuration::from_mins(1);
 
 impl Loop {
-    pub(super) fn about_own_pod(
-        &self,
-        warning: bool,
-        reason: &'static str,
-        action: &'static str,
-        note: String,
-    ) -> Event {
-        let OwnPod { namespace, name, uid } = &self.own_pod;
-        let regarding = Reference::pod(name, uid);
-        Event { namespace: namespace.clone(), regarding, related: None, warning, reason, action, note }
-    }
-
     /// Tells of a new order, if there is one and the last was told long enough ago.
     pub(super) fn tell_order(&self, now: Timestamp) {
         let mut told = self.remembered.told.lock();
@@ -40,7 +28,7 @@ impl Loop {
         let Some(note) = note else { return };
         told.at = Some(now);
         tracing::info!(order = %note, "nodes ranked");
-        self.shared.applier.tell_news(&self.about_own_pod(false, "RankingCompleted", "Rank", note));
+        self.shared.applier.tell_news(&self.own_pod.event(false, "RankingCompleted", "Rank", note));
     }
 
     pub(super) fn tell_stance(&self, stance: &Stance) {

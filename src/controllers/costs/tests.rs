@@ -252,7 +252,7 @@ impl Stage {
     /// The same, whole. Told Events are forgotten.
     async fn told(&self) -> Vec<Value> {
         let applier = &self.work.shared.applier;
-        let mark = Event { namespace: "end".into(), ..self.work.about_own_pod(false, "Mark", "Mark", String::new()) };
+        let mark = Event { namespace: "end".into(), ..self.work.own_pod.event(false, "Mark", "Mark", String::new()) };
         applier.tell(&mark);
         let take = || {
             let mut stored = self.stored.lock();

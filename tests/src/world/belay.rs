@@ -19,7 +19,7 @@ use super::waiting;
 use super::workload::PodInfo;
 use crate::node_agent::Program;
 use crate::plain_http;
-use crate::tools::Tool;
+use crate::tools::{Exit, Tool};
 
 /// Names a `belay` program to test instead of building one.
 const BINARY: &str = "BELAY_BIN";
@@ -84,6 +84,14 @@ impl Belay {
     pub async fn uninstall(&self) -> anyhow::Result<()> {
         let args = ["uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", INSTALL_TIMEOUT];
         self.cluster.helm(args).ok().await.map(drop)
+    }
+
+    /// `helm test`, whatever comes of it.
+    ///
+    /// # Errors
+    /// When Helm does not end.
+    pub async fn helm_test(&self) -> anyhow::Result<Exit> {
+        self.cluster.helm(["test", RELEASE, "--namespace", NAMESPACE, INSTALL_TIMEOUT]).output().await
     }
 
     async fn helm(&self, verb: &[&str], values: &Value) -> anyhow::Result<()> {

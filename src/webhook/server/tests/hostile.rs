@@ -2,12 +2,12 @@
 //! and the next good call is served.
 
 use super::*;
-use crate::webhook::{BINDINGS_PATH, BUSY_PATH, EVICTION_PATH, PODS_PATH};
+use crate::webhook::{BINDINGS_PATH, BUSY_PATH, CANARY_PATH, EVICTION_PATH, PODS_PATH};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
 
-const PATHS: [&str; 4] = [EVICTION_PATH, PODS_PATH, BUSY_PATH, BINDINGS_PATH];
+const PATHS: [&str; 5] = [EVICTION_PATH, CANARY_PATH, PODS_PATH, BUSY_PATH, BINDINGS_PATH];
 
 /// The longest answer that is no review's, in bytes: what a stranger sends is not sent back.
 const FEW_WORDS: usize = 512;
