@@ -115,6 +115,7 @@ fn handlers(index: Index, metrics: Arc<Metrics>, stop: &CancellationToken) -> an
         recorder,
         metrics,
         clock: Clock::start(),
+        replica: "belay-webhook-1".to_owned(),
     })
 }
 
