@@ -7,6 +7,7 @@
 //! one. Where a pod carries somebody else's value, the promise ends with ours.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use belay_decide::cost::{
     Constraint, CostPod, Ground, Input, Keep, NodeFacts, Nodes, Options, Pass, Readiness, SetView, Standing, at_bind,
@@ -79,7 +80,7 @@ impl Case {
             node: NodeView { name: name.clone().into(), ..NodeView::default() },
             created: self.now - age,
             pool: None,
-            topology,
+            topology: topology.into(),
             leaving: false,
             drifted: false,
             keep: None,
@@ -88,7 +89,7 @@ impl Case {
         self.nodes.insert(name.into(), facts);
     }
 
-    fn node(&self, chance: &mut Chance) -> Box<str> {
+    fn node(&self, chance: &mut Chance) -> Arc<str> {
         let at = chance.below(self.nodes.len());
         self.nodes.keys().nth(at).expect("it is one of them").clone()
     }
