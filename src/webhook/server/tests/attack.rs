@@ -8,9 +8,10 @@ use tokio::task::JoinSet;
 /// Connections at once.
 const CROWD: usize = 1000;
 
-/// What a process that serves may come to need, in MiB, by the limits of [`Options`]: 32 for large bodies and as much
-/// for 1,024 small ones, 1,024 connections of 30 kB; and what an allocator keeps of them.
-const MOST: f64 = 160.0;
+/// What a process that serves may come to need, in MiB: a tenth of what the bodies would take that are sent to it. By the
+/// limits of [`Options`] it is 32 for large bodies, as much for small ones, and 30 for connections; the rest is what the
+/// platform's allocator keeps of that, which differs by as much again from run to run.
+const MOST: f64 = 300.0;
 
 const TEST: &str = "webhook::server::tests::attack::a_thousand_connections_are_served_in_bounded_memory";
 
