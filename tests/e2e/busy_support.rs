@@ -228,17 +228,23 @@ pub(crate) struct Refusal {
     pub(crate) message: String,
 }
 
-/// Asks for the eviction of a pod, as a client that neither cordons nor retries; nothing where it passed.
+/// Asks for the eviction of a pod, as a client that neither cordons nor retries; nothing where it passed. Only who is told
+/// that a replica has not yet seen the pod as it is asks again: that is about the replica's watch, and not an answer.
 pub(crate) async fn refusal(ns: &Namespace, pod: &str) -> anyhow::Result<Option<Refusal>> {
-    match ns.api::<Pod>().evict(pod, &EvictParams::default()).await {
-        Ok(_) => Ok(None),
-        Err(kube::Error::Api(status)) if status.code == 429 => {
-            let cause = status.details.as_ref().and_then(|details| details.causes.first());
-            let cause = cause.map(|cause| cause.reason.clone()).unwrap_or_default();
-            Ok(Some(Refusal { cause, message: status.message.clone() }))
-        }
-        Err(error) => Err(error.into()),
-    }
+    ns.eventually("the replicas see the pod as it is", SOON, async || {
+        let refusal = match ns.api::<Pod>().evict(pod, &EvictParams::default()).await {
+            Ok(_) => return Ok(Ok(None)),
+            Err(kube::Error::Api(status)) if status.code == 429 => {
+                let cause = status.details.as_ref().and_then(|details| details.causes.first());
+                let cause = cause.map(|cause| cause.reason.clone()).unwrap_or_default();
+                Refusal { cause, message: status.message.clone() }
+            }
+            Err(error) => return Ok(Err(error.into())),
+        };
+        ensure!(refusal.cause != "NotSeenYet", "{refusal:?}");
+        Ok(Ok(Some(refusal)))
+    })
+    .await?
 }
 
 /// Asks for the eviction of a pod that is to be held for this reason.
