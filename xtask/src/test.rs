@@ -22,9 +22,9 @@ const RUN: &str = "BELAY_TEST_RUN";
 const ORACLES: &str = "oracles";
 
 /// Stages that run one after the other beside all later ones: of the long ones those that work least. Each of their tests
-/// waits for Belay to call something settled, for a new certificate to be trusted, for a drain to end, or for Karpenter
-/// to look again. Before them what only compiles.
-const ASIDE: [&str; 5] = ["deny", "certificates", "cost", "karpenter", "soak"];
+/// waits for Belay to call something settled, for a new certificate to be trusted, or for Karpenter to look again. Before
+/// them what only compiles.
+const ASIDE: [&str; 4] = ["deny", "certificates", "cost", "karpenter"];
 
 /// The width of the column of names.
 const NAMES: usize = 52;
