@@ -4,6 +4,7 @@ use belay_decide::busy::OnBusy;
 use belay_decide::hold::unseen::{self, Concern};
 use belay_decide::hold::{self, Answer as Decided, Held};
 use belay_decide::steer::TEMPLATE_HASH_LABEL;
+use jiff::Timestamp;
 
 use super::Handlers;
 use super::busy::governing;
@@ -21,9 +22,14 @@ pub(super) async fn held(
     asked: &hold::Request<'_>,
     by_cache: &Decided,
 ) -> Option<Held> {
+    // Most evictions that get here are held: the cache is not asked about those again.
+    if matches!(by_cache, Decided::Hold(_)) {
+        return None;
+    }
     let now = handlers.clock.now();
     let (namespace, name) = (asked.namespace, asked.name);
-    if settings.rules.excludes(namespace) || !handlers.is_synced() || !is_doubtful(handlers, asked, by_cache) {
+    let may_be_behind = !settings.rules.excludes(namespace) && handlers.is_synced();
+    if !may_be_behind || !is_doubtful(handlers, settings, asked, by_cache, now.wall) {
         return None;
     }
     let live = match handlers.live.as_ref()?.pod_itself(namespace, name).await {
@@ -43,13 +49,18 @@ pub(super) async fn held(
     Some(held)
 }
 
-fn is_doubtful(handlers: &Handlers, asked: &hold::Request<'_>, by_cache: &Decided) -> bool {
-    let (wall, settings) = (handlers.clock.now().wall, handlers.settings.load());
+fn is_doubtful(
+    handlers: &Handlers,
+    settings: &Settings,
+    asked: &hold::Request<'_>,
+    by_cache: &Decided,
+    now: Timestamp,
+) -> bool {
     handlers.index.victim(asked.namespace, asked.name, &settings.default_policy, true, |facts| {
         // One that was held has been seen, and its deadline and its release are not to be doubted.
         let is_remembered = |uid: &str| handlers.victims.lock().get(uid).is_some();
-        let was_held = facts.hold.is_some() || facts.victim.is_some_and(|victim| is_remembered(&victim.uid));
-        !was_held && unseen::is_doubtful(by_cache, facts.victim, wall)
+        let was_held = || facts.hold.is_some() || facts.victim.is_some_and(|victim| is_remembered(&victim.uid));
+        unseen::is_doubtful(by_cache, facts.victim, now) && !was_held()
     })
 }
 
