@@ -10,14 +10,12 @@ use axum::Router;
 use axum::routing::post;
 use belay::cluster::clock::Clock;
 use belay::cluster::index::{Index, IndexSink, Policy, Target};
-use belay::cluster::owners::Resources;
 use belay::cluster::project;
-use belay::cluster::watch::{RuleHealth, Sink as _};
+use belay::cluster::watch::Sink as _;
 use belay::config::Config;
 use belay::metrics::Metrics;
 use belay::settings::Settings;
 use belay::tasks::Tasks;
-use belay::webhook::memory::Victims;
 use belay::webhook::recorder::Recorder;
 use belay::webhook::server::{Options, Server, Telemetry};
 use belay::webhook::{Handlers, router, unserved};
@@ -100,23 +98,8 @@ fn handlers(index: Index, metrics: Arc<Metrics>, stop: &CancellationToken) -> an
     // There is no API server. Nothing on the way of a request asks for one; what is recorded is tried in vain.
     let client = kube::Client::try_from(kube::Config::new("http://127.0.0.1:1".parse()?))?;
     let recorder = Recorder::start(&client, 20, Arc::clone(&metrics), &Tasks::new(stop.clone()), stop);
-    Ok(Handlers {
-        index,
-        health: Vec::new(),
-        rule_health: RuleHealth::default(),
-        settings: Arc::new(ArcSwap::from_pointee(Settings::of(&config, "belay-system"))),
-        victims: Victims::default(),
-        busy_victims: Victims::default(),
-        unseen: Victims::default(),
-        selects: Arc::default(),
-        bind_time: None,
-        live: None,
-        resources: Resources::default(),
-        recorder,
-        metrics,
-        clock: Clock::start(),
-        replica: "belay-webhook-1".to_owned(),
-    })
+    let settings = Arc::new(ArcSwap::from_pointee(Settings::of(&config, "belay-system")));
+    Ok(Handlers::new(index, settings, recorder, metrics))
 }
 
 /// The Deployment of the recorded reviews, protected and in a handover: the eviction of its pod is held, and its new pod

@@ -19,7 +19,6 @@ use belay::settings::Settings;
 use belay::tasks::Tasks;
 use belay::webhook::bindings::BindTime;
 use belay::webhook::live::LiveReader;
-use belay::webhook::memory::Victims;
 use belay::webhook::recorder::Recorder;
 use belay::webhook::review::Review;
 use belay::webhook::server::{Trouble, Unserved};
@@ -109,22 +108,15 @@ impl Stage {
     fn webhook(&self) -> Router {
         let live = LiveReader::new(self.client.clone(), self.resources.clone());
         let costs = fill::costs(&self.config.deletion_cost);
+        let settings = Arc::new(ArcSwap::from_pointee(Settings::of(&self.config, "belay-system")));
         router(Arc::new(Handlers {
-            index: self.index.clone(),
-            health: Vec::new(),
             rule_health: RuleHealth { pods: Vec::new(), asked: vec![Vec::new(); self.index.rules().len()] },
-            settings: Arc::new(ArcSwap::from_pointee(Settings::of(&self.config, "belay-system"))),
-            victims: Victims::default(),
-            busy_victims: Victims::default(),
-            unseen: Victims::default(),
             selects: Arc::clone(&self.selects),
             bind_time: Some(BindTime::new(costs, Vec::new(), self.left_out.clone())),
             live: Some(live),
             resources: self.resources.clone(),
-            recorder: self.recorder.clone(),
-            metrics: Arc::clone(&self.metrics),
             clock: self.clock,
-            replica: "belay-webhook-1".to_owned(),
+            ..Handlers::new(self.index.clone(), settings, self.recorder.clone(), Arc::clone(&self.metrics))
         }))
     }
 

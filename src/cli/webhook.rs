@@ -11,7 +11,6 @@ use webhook_certs::{CertResolver, Jitter, LeafRequest};
 use super::fill::look_out_for_requests;
 use super::process::{Prepared, Process, conditions, identity};
 use super::{ServerArgs, WebhookArgs};
-use crate::cluster::clock::Clock;
 use crate::cluster::index::Index;
 use crate::cluster::trust::Trust;
 use crate::config::{Certs, CertsMode};
@@ -19,7 +18,6 @@ use crate::webhook::admin::{self, Admin};
 use crate::webhook::bindings::BindTime;
 use crate::webhook::leaf::{ServingLeaf, Source};
 use crate::webhook::live::LiveReader;
-use crate::webhook::memory::Victims;
 use crate::webhook::recorder::Recorder;
 use crate::webhook::server::{Server, Telemetry};
 use crate::webhook::{Handlers, router, unserved};
@@ -62,21 +60,14 @@ pub(super) async fn run(args: WebhookArgs) -> anyhow::Result<()> {
 
     let recorder = Recorder::start(&client, config.writes_per_second, Arc::clone(&metrics), &tasks, &stop);
     let handlers = Arc::new(Handlers {
-        index,
         health: health.clone(),
         rule_health: rule_health.clone(),
-        settings,
-        victims: Victims::default(),
-        busy_victims: Victims::default(),
-        unseen: Victims::default(),
         selects,
         bind_time: costs.clone().map(|filled| BindTime::new(filled.costs, filled.health, filled.left_out)),
         live: Some(LiveReader::new(client, resources.clone())),
         resources,
-        recorder,
-        metrics: Arc::clone(&metrics),
-        clock: Clock::start(),
         replica: identity(server_args.pod_name.as_deref()),
+        ..Handlers::new(index, settings, recorder, Arc::clone(&metrics))
     });
     if let Some(filled) = costs.clone() {
         tasks.spawn("ranks", filled.costs.keep_ranked(filled.health, stop.clone()));

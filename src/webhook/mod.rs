@@ -90,6 +90,28 @@ pub struct Handlers {
 }
 
 impl Handlers {
+    /// What answers from this cache alone: nothing is remembered yet, no watch is waited for, there is no API server to
+    /// ask, and costs are off.
+    pub fn new(index: Index, settings: Arc<ArcSwap<Settings>>, recorder: Recorder, metrics: Arc<Metrics>) -> Self {
+        Self {
+            index,
+            health: Vec::new(),
+            rule_health: RuleHealth::default(),
+            settings,
+            victims: Victims::default(),
+            busy_victims: Victims::default(),
+            unseen: Victims::default(),
+            selects: Arc::default(),
+            bind_time: None,
+            live: None,
+            resources: Resources::default(),
+            recorder,
+            metrics,
+            clock: Clock::start(),
+            replica: String::new(),
+        }
+    }
+
     /// The caches that decisions about handovers need are filled.
     pub fn is_synced(&self) -> bool {
         self.health.iter().all(Health::is_synced)

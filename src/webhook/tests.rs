@@ -49,22 +49,11 @@ impl Webhook {
         let metrics = Arc::new(Metrics::default());
         let (recorder, records) = Recorder::queue(Arc::clone(&metrics));
         let (rules, selects) = config.busy_hints.compile().unwrap();
+        let settings = Arc::new(ArcSwap::from_pointee(Settings::of(config, "belay-system")));
         let mut handlers = Handlers {
-            index: Index::new(rules),
-            health: Vec::new(),
-            rule_health: RuleHealth::default(),
-            settings: Arc::new(ArcSwap::from_pointee(Settings::of(config, "belay-system"))),
-            victims: Victims::default(),
-            busy_victims: Victims::default(),
-            unseen: Victims::default(),
             selects: Arc::new(selects),
-            bind_time: None,
-            live: None,
-            resources: Resources::default(),
-            recorder,
-            metrics,
-            clock: Clock::start(),
             replica: "belay-webhook-1".to_owned(),
+            ..Handlers::new(Index::new(rules), settings, recorder, metrics)
         };
         set_up(&mut handlers);
         Self { handlers: Arc::new(handlers), records }
