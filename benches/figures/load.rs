@@ -1,9 +1,10 @@
 //! The webhook under load: how long answers take at a given rate, and how many it gives at most.
 //!
 //! `h2load` is the load generator: it makes requests at a rate, over HTTP/1.1 connections that are kept, as API servers
-//! do. A connection whose answer is late sends its next request late, which would hide how long that one had to wait; so
-//! to each answer that took longer than the time between two requests of its connection are added those that ought to
-//! have been under way meanwhile.
+//! do. Left to itself it opens all connections at once and then asks on all of them at once, which measures how long a
+//! burst takes; opened one after the other they ask one after the other. A connection whose answer is late sends its next
+//! request late, which would hide how long that one had to wait; so to each answer that took longer than the time between
+//! two requests of its connection are added those that ought to have been under way meanwhile.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -31,10 +32,13 @@ const RATE: u32 = 1000;
 const CONNECTIONS: u32 = 20;
 
 /// A request of each connection comes so long after the one before, in milliseconds.
-const BETWEEN: f64 = 1000.0 * CONNECTIONS as f64 / RATE as f64;
+const BETWEEN: u32 = 1000 * CONNECTIONS / RATE;
 
 /// Enough for twenty thousand answers, of which two hundred are the slowest hundredth.
 const SECONDS: u32 = 20;
+
+/// Answers that are not counted, in seconds from the first one on: of connections that are being made.
+const WARM_UP: u32 = 2;
 
 /// For how long throughput is measured, each time, and how often by turns.
 const SATURATED_SECONDS: u32 = 5;
@@ -91,10 +95,13 @@ impl Load {
 
     fn measure(&self, table: &mut Table) -> anyhow::Result<()> {
         let mutate = format!("mutate {} kB at {RATE} requests/s with {} pods cached", REVIEW_BYTES / 1024, SIZE.pods);
-        let times = self.at_rate(PODS_PATH, "creation")?;
+        let times = self.at_rate(self.endpoints, PODS_PATH, "creation")?;
         table.at_most(&format!("{mutate}, median"), times.percentile(50), 0.3, "ms");
         table.at_most(&format!("{mutate}, 99 of 100"), times.percentile(99), 2.0, "ms");
-        let times = self.at_rate(EVICTION_PATH, "eviction")?;
+        let times = self.at_rate(self.bare, BARE_PATH, "creation")?;
+        let (median, most) = (times.percentile(50), times.percentile(99));
+        table.note("of that a bare handler of the same server", format!("{median:.2} and {most:.2} ms"));
+        let times = self.at_rate(self.endpoints, EVICTION_PATH, "eviction")?;
         let hold = format!("hold an eviction from cache at {RATE} requests/s, 99 of 100");
         table.at_most(&hold, times.percentile(99), 2.0, "ms");
 
@@ -112,33 +119,42 @@ impl Load {
         Ok(())
     }
 
-    fn h2load(&self, port: u16, path: &str, body: &str, seconds: u32) -> Command {
+    fn h2load(&self, port: u16, path: &str, body: &str) -> Command {
         let mut h2load = Command::new("h2load");
         h2load
-            .args(["--h1", "--threads=1", "--warm-up-time=2", "--header=content-type: application/json"])
+            .args(["--h1", "--threads=1", "--header=content-type: application/json"])
             .arg(format!("--clients={CONNECTIONS}"))
-            .arg(format!("--duration={seconds}"))
             .arg(format!("--data={}", self.folder.join(body).display()))
             .arg(format!("https://127.0.0.1:{port}{path}"));
         h2load
     }
 
     /// How long answers took, with those that were never asked for because one was late.
-    fn at_rate(&self, path: &str, body: &str) -> anyhow::Result<Times> {
+    fn at_rate(&self, port: u16, path: &str, body: &str) -> anyhow::Result<Times> {
         let log = self.folder.join("log");
-        let mut h2load = self.h2load(self.endpoints, path, body, SECONDS);
-        h2load.arg(format!("--rps={}", RATE / CONNECTIONS)).arg(format!("--log-file={}", log.display()));
+        let mut h2load = self.h2load(port, path, body);
+        h2load
+            .arg(format!("--rps={}", RATE / CONNECTIONS))
+            .arg(format!("--requests={}", RATE * (WARM_UP + SECONDS)))
+            .args(["--rate=1".to_owned(), format!("--rate-period={}ms", BETWEEN / CONNECTIONS)])
+            .arg(format!("--log-file={}", log.display()));
         answers(&mut h2load)?;
-        // Start (µs since 1970), status, microseconds.
         let text = fs::read_to_string(&log)?;
-        let mut all = Vec::new();
+        // It is appended to.
+        fs::remove_file(&log)?;
+        // Start (µs since 1970), status, microseconds.
+        let mut answers = Vec::new();
         for line in text.lines() {
-            let [_, status, took] = line.split('\t').collect::<Vec<_>>()[..] else { continue };
+            let [start, status, took] = line.split('\t').collect::<Vec<_>>()[..] else { continue };
             ensure!(status == "200", "an answer was {status}");
-            let mut took = took.parse::<f64>()? / 1000.0;
+            answers.push((start.parse::<u64>()?, took.parse::<f64>()? / 1000.0));
+        }
+        let first = answers.iter().map(|(start, _)| *start).min().unwrap_or_default();
+        let mut all = Vec::new();
+        for (_, mut took) in answers.into_iter().filter(|(start, _)| *start >= first + u64::from(WARM_UP) * 1_000_000) {
             while took >= 0.0 {
                 all.push(took);
-                took -= BETWEEN;
+                took -= f64::from(BETWEEN);
             }
         }
         let least = (RATE * SECONDS) as usize * 9 / 10;
@@ -148,7 +164,8 @@ impl Load {
 
     /// Answers a second while every connection asks as soon as it was answered.
     fn saturated(&self, port: u16, path: &str) -> anyhow::Result<f64> {
-        answers(&mut self.h2load(port, path, "creation", SATURATED_SECONDS))
+        let mut h2load = self.h2load(port, path, "creation");
+        answers(h2load.args([format!("--warm-up-time={WARM_UP}"), format!("--duration={SATURATED_SECONDS}")]))
     }
 }
 

@@ -57,13 +57,19 @@ impl fmt::Display for Table {
 pub(crate) struct Times(Vec<f64>);
 
 impl Times {
-    /// Does something so often; only `measured` counts, `prepare` does not.
-    pub(crate) fn of<T>(times: usize, mut prepare: impl FnMut(usize) -> T, mut measured: impl FnMut(T)) -> Self {
+    /// Does something so often; only `measured` counts: neither `prepare`, nor freeing what `measured` gives back.
+    pub(crate) fn of<T, R>(
+        times: usize,
+        mut prepare: impl FnMut(usize) -> T,
+        mut measured: impl FnMut(T) -> R,
+    ) -> Self {
         let one = |at| {
             let prepared = prepare(at);
             let started = Instant::now();
-            measured(prepared);
-            millis(started.elapsed())
+            let left = measured(prepared);
+            let took = started.elapsed();
+            drop(left);
+            millis(took)
         };
         Self::from((0..times).map(one).collect::<Vec<f64>>())
     }

@@ -1,11 +1,13 @@
 //! `belay webhook`: serves the admission webhooks.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use belay_decide::cost::cluster::Cluster;
 use futures::FutureExt as _;
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 use webhook_certs::{CertResolver, Jitter, LeafRequest};
 
 use super::fill::look_out_for_requests;
@@ -13,6 +15,7 @@ use super::process::{Prepared, Process, conditions, identity};
 use super::{ServerArgs, WebhookArgs};
 use crate::cluster::index::Index;
 use crate::cluster::trust::Trust;
+use crate::cluster::watch::{self, Health};
 use crate::config::{Certs, CertsMode};
 use crate::webhook::admin::{self, Admin};
 use crate::webhook::bindings::BindTime;
@@ -21,6 +24,10 @@ use crate::webhook::live::LiveReader;
 use crate::webhook::recorder::Recorder;
 use crate::webhook::server::{Server, Telemetry};
 use crate::webhook::{Handlers, router, unserved};
+
+/// Many times as long as the lists of a large cluster take, and short beside the outage of an API server, after which
+/// everybody connects at once.
+const FILLING: Duration = Duration::from_secs(10);
 
 pub(super) async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let server_args = &args.server;
@@ -72,6 +79,7 @@ pub(super) async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     if let Some(filled) = costs.clone() {
         tasks.spawn("ranks", filled.costs.keep_ranked(filled.health, stop.clone()));
     }
+    let settling: Vec<Health> = health.iter().chain(&rule_health.pods).cloned().collect();
     let mut conditions = conditions(&terminate, health, &rule_health, costs.as_ref(), requests.as_ref());
     conditions.push(("certificate", Arc::new(move || leaf.ready())));
     let telemetry = metrics.register(Telemetry::register);
@@ -89,6 +97,7 @@ pub(super) async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         }
     });
     let server = Server::https(tls, router(handlers)).fallback(unserved).telemetry(telemetry);
+    filled(&settling, &terminate).await;
     let drained = server.serve(listener, terminate).await;
     tracing::info!(cut_connections = drained.cut_connections, cut_requests = drained.cut_requests, "stopped serving");
     stop.cancel();
@@ -96,6 +105,18 @@ pub(super) async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     match failing.now_or_never() {
         Some(Ok(task)) => bail!("the task {task:?} ended by itself, which is a defect; see the log above"),
         _ => Ok(()),
+    }
+}
+
+/// Waits for the caches; at most for so long that who connects meanwhile gets its answer.
+///
+/// A container that was started anew is an endpoint of its Service until the control plane has seen that it is not ready.
+/// Connections that come by then wait in the listener's backlog for as long as the API server is willing to, which is
+/// longer than lists take. A replica that cannot fill its caches begins without them: it lets evictions through and says
+/// so, where an API server that gets no answer would make each of them wait.
+async fn filled(settling: &[Health], terminate: &CancellationToken) {
+    if tokio::time::timeout(FILLING, watch::settled(settling.iter(), terminate)).await.is_err() {
+        tracing::warn!(after = ?FILLING, "serving without filled caches: evictions are let through until they are filled");
     }
 }
 

@@ -163,6 +163,16 @@ pub async fn settled(health: impl Iterator<Item = &Health>, stop: &CancellationT
     all(health.map(|health| &health.known), stop).await
 }
 
+/// Waits until every watch has been complete once; false where that takes longer.
+pub async fn synced_within(health: &[Health], patience: Duration) -> bool {
+    let first = async {
+        for health in health {
+            health.first.cancelled().await;
+        }
+    };
+    tokio::time::timeout(patience, first).await.is_ok()
+}
+
 async fn all(tokens: impl Iterator<Item = &CancellationToken>, stop: &CancellationToken) -> bool {
     for token in tokens {
         tokio::select! {

@@ -261,7 +261,7 @@ fn every_constant_that_the_page_names_is_the_programs() {
         ("MOST_DOUBLINGS", format!("up to {} times the first", 1 << constant(RIVALS, "MOST_DOUBLINGS"))),
         ("REMOVALS", format!("the {} time within an hour", ordinal(constant("decide/src/ownership.rs", "REMOVALS")))),
         ("NAMED", format!("the first {}", in_words(constant(TELL, "NAMED")))),
-        ("TIMEOUT", format!("within 0.{} s", constant("src/webhook/live.rs", "TIMEOUT") / 100)),
+        ("PATIENCE", format!("within 0.{} s", constant("src/webhook/live.rs", "PATIENCE") / 100)),
     ];
     let page = page();
     let missing: Vec<_> = table.iter().filter(|(_, words)| !page.contains(words)).collect();

@@ -7,13 +7,14 @@ use belay_decide::busy::{Rule, Seen, eviction as busy_eviction};
 use belay_decide::hold::{self, Allowed, Answer as Decided, HoldReason, HoldView, Phase};
 use busy_eviction::{Facts, Passed, Read, Step};
 use jiff::Timestamp;
+use tokio::time::Instant;
 
 use super::Handlers;
-use super::live::LiveReader;
+use super::live::{LiveReader, PATIENCE};
 use super::review::{Answer, Eviction, Refusal, Request};
 use super::unseen;
 use crate::cluster::index::{BusyFacts, Governed, Index, PodKey, hold_of};
-use crate::cluster::watch::RuleHealth;
+use crate::cluster::watch::{self, RuleHealth};
 use crate::settings::Settings;
 
 /// Answers one eviction review.
@@ -31,14 +32,21 @@ pub async fn answer(handlers: &Handlers, request: &Request<'_>) -> Answer {
         dry_run: request.dry_run == Some(true) || eviction.is_dry_run(),
         evictor: request.user(),
     };
+    let started = Instant::now();
+    // A replica that has just begun may still be asked: endpoints lag behind it. What it lets through it cannot take back.
+    if !handlers.is_synced() {
+        watch::synced_within(&handlers.health, PATIENCE).await;
+    }
     let settings = handlers.settings.load_full();
-    let step = ask_rule(handlers, &settings, &asked).await;
+    let live = || handlers.live.as_ref().map(|live| live.after(started.elapsed()));
+    let step = ask_rule(handlers, &settings, &asked, live().as_ref()).await;
+    let is_judged = step.as_ref().is_some_and(Step::is_judged);
     let by_rule = match left_to_policies(step) {
         // A rule may govern it, and nobody knows: fail open, and say so.
         Ok(Allowed::NotProtected) if !handlers.is_governing_known() => Allowed::NotSynced,
         Ok(by_rule) => by_rule,
         Err(answer) => {
-            let unseen = unseen::held(handlers, &settings, &asked, &answer).await;
+            let unseen = unseen::held(handlers, &settings, &asked, is_judged, &answer, live().as_ref()).await;
             return reply(handlers, &asked, unseen.map_or(answer, Decided::Hold));
         }
     };
@@ -48,7 +56,7 @@ pub async fn answer(handlers: &Handlers, request: &Request<'_>) -> Answer {
         None | Some(Decided::Allow(Allowed::NotProtected)) => Decided::Allow(by_rule),
         Some(answer) => answer,
     };
-    match unseen::held(handlers, &settings, &asked, &answer).await {
+    match unseen::held(handlers, &settings, &asked, is_judged, &answer, live().as_ref()).await {
         Some(held) => reply(handlers, &asked, Decided::Hold(held)),
         None if is_counted => reply(handlers, &asked, answer),
         None => Answer::default(),
@@ -65,19 +73,20 @@ pub(crate) fn left_to_policies(step: Option<Step>) -> Result<Allowed, Decided> {
             }
             answer => Err(answer),
         },
-        Some(Step::Pass(Passed::Idle)) => Ok(Allowed::Idle),
+        Some(Step::Pass(Passed::Idle | Passed::NotBegun)) => Ok(Allowed::Idle),
         Some(Step::Pass(Passed::NotHeld) | Step::ReadLive) | None => Ok(Allowed::NotProtected),
     }
 }
 
 /// Asks the busy rule that governs the pod; absent where none does.
-async fn ask_rule(handlers: &Handlers, settings: &Settings, asked: &hold::Request<'_>) -> Option<Step> {
-    let asking = AskRule {
-        index: &handlers.index,
-        health: &handlers.rule_health,
-        live: handlers.live.as_ref(),
-        now: handlers.clock.now().wall,
-    };
+async fn ask_rule(
+    handlers: &Handlers,
+    settings: &Settings,
+    asked: &hold::Request<'_>,
+    live: Option<&LiveReader>,
+) -> Option<Step> {
+    let (index, health) = (&handlers.index, &handlers.rule_health);
+    let asking = AskRule { index, health, live, now: handlers.clock.now().wall };
     if settings.rules.excludes(asked.namespace) || !handlers.is_governing_known() {
         return None;
     }

@@ -19,9 +19,12 @@ use crate::cluster::owners::Resources;
 use crate::cluster::project_busy::{self, OwnerFields};
 use crate::cluster::subset::PodSubset;
 
-/// Longer than any healthy API server needs for a small read, and shorter than the time after which the server itself
-/// would let the request through unlooked at.
-const TIMEOUT: Duration = Duration::from_millis(700);
+/// What the answer to one request may wait for in all: longer than any healthy API server needs for two small reads, and
+/// shorter than the time after which the server itself would let the request through unlooked at
+/// ([`request_timeout`](super::server::Options::request_timeout)).
+pub(crate) const PATIENCE: Duration = Duration::from_millis(800);
+
+const TOO_LATE: &str = "the API server did not answer in time";
 
 /// Most linked pods that are read: one is enough to make a pod busy, and an answer must be quick.
 const MOST_LINKED: u32 = 50;
@@ -60,7 +63,12 @@ impl LiveFacts {
 impl LiveReader {
     /// A reader with this client.
     pub fn new(client: Client, resources: Resources) -> Self {
-        Self { client, resources, timeout: TIMEOUT }
+        Self { client, resources, timeout: PATIENCE }
+    }
+
+    /// The reader for a request that has waited for so long already.
+    pub(crate) fn after(&self, waited: Duration) -> Self {
+        Self { timeout: self.timeout.saturating_sub(waited), ..self.clone() }
     }
 
     /// A reader that waits for longer than any test lasts: how fast an answer comes is not what they are about.
@@ -75,7 +83,7 @@ impl LiveReader {
         match tokio::time::timeout(self.timeout, read).await {
             Ok(Ok((pod, owner, linked))) => Ok(LiveFacts { pod, owner, linked }),
             Ok(Err(error)) => Err(describe(&error)),
-            Err(_) => Err(self.too_late()),
+            Err(_) => Err(TOO_LATE.to_owned()),
         }
     }
 
@@ -84,12 +92,8 @@ impl LiveReader {
         let pods: Api<PodSubset> = Api::namespaced(self.client.clone(), namespace);
         match tokio::time::timeout(self.timeout, pods.get_opt(name)).await {
             Ok(result) => result.map_err(|error| describe(&error)),
-            Err(_) => Err(self.too_late()),
+            Err(_) => Err(TOO_LATE.to_owned()),
         }
-    }
-
-    fn too_late(&self) -> String {
-        format!("the API server did not answer within {} ms", self.timeout.as_millis())
     }
 
     /// The pod, where an expression reads it. One that is gone by now, or is another one, is as it was: the API server

@@ -81,19 +81,23 @@ impl Webhook {
             "status": {"phase": "Running", "conditions": [
                 {"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-29T23:00:00Z"}]},
         });
-        let policy = json!({
-            "apiVersion": "belay.dev/v1alpha1", "kind": "HandoverPolicy",
-            "metadata": {"namespace": "default", "name": "web", "uid": "h"},
-            "spec": {"targetRef": {"name": "web"}},
-        });
         let mut sink = IndexSink(self.handlers.index.clone());
         let node: NodeSubset = serde_json::from_value(json!({"metadata": {"name": "node-1"}})).unwrap();
         sink.apply(SeenNode { view: project::node(&node), at: Clock::wall() });
         sink.apply(project::deployment(&serde_json::from_value::<DeploymentSubset>(deployment).unwrap()));
         sink.apply(project::replica_set(&serde_json::from_value::<ReplicaSetSubset>(set).unwrap()));
         sink.apply(project::pod(&serde_json::from_value::<PodSubset>(pod).unwrap(), false));
-        let policy: crate::api::HandoverPolicy = serde_json::from_value(policy).unwrap();
-        sink.apply(Policy {
+        self.protect(&json!({"targetRef": {"name": "web"}}));
+    }
+
+    /// The Deployment is protected by a policy of this spec.
+    fn protect(&self, spec: &Value) {
+        let policy: crate::api::HandoverPolicy = serde_json::from_value(json!({
+            "apiVersion": "belay.dev/v1alpha1", "kind": "HandoverPolicy",
+            "metadata": {"namespace": "default", "name": "web", "uid": "h"}, "spec": spec,
+        }))
+        .unwrap();
+        IndexSink(self.handlers.index.clone()).apply(Policy {
             view: project::policy(&policy),
             target: Target::of(Some("web"), None),
             generation: 1,

@@ -8,19 +8,23 @@ use jiff::Timestamp;
 
 use super::Handlers;
 use super::busy::governing;
+use super::live::LiveReader;
 use super::memory::Unseen;
 use crate::cluster::project;
 use crate::cluster::subset::PodSubset;
 use crate::settings::Settings;
 
-/// The hold of a pod that has got further than the cache, by which it was to be let go.
+/// The hold of a pod that has got further than the cache, by which it was to be let go. `is_judged`: its busy rule let it
+/// go, which has had a look at the API server itself where one was due.
 ///
 /// Where it cannot be read it goes, as the cache says: an API server that does not answer a read will hardly evict it.
 pub(super) async fn held(
     handlers: &Handlers,
     settings: &Settings,
     asked: &hold::Request<'_>,
+    is_judged: bool,
     by_cache: &Decided,
+    live: Option<&LiveReader>,
 ) -> Option<Held> {
     // Most evictions that get here are held: the cache is not asked about those again.
     if matches!(by_cache, Decided::Hold(_)) {
@@ -32,7 +36,7 @@ pub(super) async fn held(
     if !may_be_behind || !is_doubtful(handlers, settings, asked, by_cache, now.wall) {
         return None;
     }
-    let live = match handlers.live.as_ref()?.pod_itself(namespace, name).await {
+    let live = match live?.pod_itself(namespace, name).await {
         Ok(live) => live?,
         Err(problem) => {
             tracing::warn!(%namespace, pod = %name, %problem, "a pod that is new, or not known, could not be looked at");
@@ -42,7 +46,8 @@ pub(super) async fn held(
     let view = project::pod(&live, false);
     let mut memory = handlers.unseen.lock();
     let first = memory.get(&view.uid).map_or(now, |Unseen(first)| first);
-    let held = unseen::hold(asked, &settings.rules, &view, concern(handlers, settings, asked, &live), first, now)?;
+    let concern = concern(handlers, settings, asked, is_judged, &live);
+    let held = unseen::hold(asked, &settings.rules, &view, concern, first, now)?;
     if !asked.dry_run {
         memory.put(&view.uid, Unseen(first));
     }
@@ -64,7 +69,13 @@ fn is_doubtful(
     })
 }
 
-fn concern(handlers: &Handlers, settings: &Settings, asked: &hold::Request<'_>, live: &PodSubset) -> Concern {
+fn concern(
+    handlers: &Handlers,
+    settings: &Settings,
+    asked: &hold::Request<'_>,
+    is_judged: bool,
+    live: &PodSubset,
+) -> Concern {
     let meta = &live.metadata;
     let owners = meta.owner_references.iter().flatten();
     let mut sets = owners.filter(|owner| owner.controller == Some(true) && owner.kind == "ReplicaSet");
@@ -72,8 +83,9 @@ fn concern(handlers: &Handlers, settings: &Settings, asked: &hold::Request<'_>, 
     let of_set = sets.next().zip(hash);
     let policy = settings.hold_enabled
         && of_set.is_some_and(|(set, hash)| {
-            handlers.index.protects_new_pod(asked.namespace, &set.name, hash, &settings.default_policy)
+            let default = &settings.default_policy;
+            handlers.index.holds_new_pod(asked.namespace, &set.name, hash, default, asked.evictor)
         });
     let rule = governing(handlers, meta).and_then(|number| handlers.index.rules().get(number));
-    Concern { rule: rule.is_some_and(|rule| rule.spec.on_busy == OnBusy::Hold), policy }
+    Concern { rule: !is_judged && rule.is_some_and(|rule| rule.spec.on_busy == OnBusy::Hold), policy }
 }

@@ -77,6 +77,18 @@ pub enum Step {
 }
 
 impl Step {
+    /// The rule has judged a pod that runs, and lets it go: no look at the pod alone knows better.
+    pub fn is_judged(&self) -> bool {
+        match self {
+            Self::Pass(passed) => *passed != Passed::NotBegun,
+            Self::Decided(decision) => matches!(
+                decision.answer,
+                Answer::Allow(Allowed::Released | Allowed::DeadlinePassed | Allowed::NotRecorded)
+            ),
+            Self::ReadLive => false,
+        }
+    }
+
     fn decided(decision: Decision) -> Self {
         Self::Decided(Box::new(decision))
     }
@@ -85,8 +97,10 @@ impl Step {
 /// Why a rule has nothing against an eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passed {
-    /// The pod is idle, done, or has not begun.
+    /// The pod is idle, or done.
     Idle,
+    /// The pod has not begun.
+    NotBegun,
     /// The rule holds no busy pods.
     NotHeld,
 }
@@ -142,7 +156,7 @@ pub fn decide(request: &Request<'_>, rules: &Rules, facts: &Facts<'_>, memory: O
         }
         State::Busy | State::Starting if rule.spec.on_busy == OnBusy::Allow => Step::Pass(Passed::NotHeld),
         // Nothing has begun that could be lost.
-        State::Starting if pod.phase == PodPhase::Pending => Step::Pass(Passed::Idle),
+        State::Starting if pod.phase == PodPhase::Pending => Step::Pass(Passed::NotBegun),
         State::Busy | State::Starting => {
             context.hold(HoldReason::Busy, facts.busy.filter(|hold| hold.is_of(HoldReason::Busy, &pod.uid)))
         }

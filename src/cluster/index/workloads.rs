@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use belay_decide::handover::Workload;
 use belay_decide::hold::{Facts, HoldReason, HoldView, Phase, hold_name};
-use belay_decide::policy::{Mode, Trigger};
+use belay_decide::policy::{Mode, Trigger, evictor_matches, supported};
 use belay_decide::policy_status;
 use belay_decide::steer::Replacing;
 use belay_decide::view::{AutoscalerView, PodView};
@@ -266,10 +266,41 @@ impl Index {
         template_hash: &str,
         default: &DefaultPolicy,
     ) -> bool {
+        self.new_pods_deployment(namespace, replica_set, template_hash, default, |selected| {
+            selected.protection.is_some()
+        })
+    }
+
+    /// Whether a new pod belongs to a Deployment whose pods are held against this evictor, by the ReplicaSet's name as in
+    /// [`Index::new_pod`].
+    pub fn holds_new_pod(
+        &self,
+        namespace: &str,
+        replica_set: &str,
+        template_hash: &str,
+        default: &DefaultPolicy,
+        evictor: &str,
+    ) -> bool {
+        self.new_pods_deployment(namespace, replica_set, template_hash, default, |selected| {
+            selected.protection.as_ref().is_some_and(|Protection { settings, .. }| {
+                !evictor_matches(&settings.ignore_evictors, evictor)
+                    && supported(selected.deployment, settings.mode, selected.autoscaler).is_ok()
+            })
+        })
+    }
+
+    fn new_pods_deployment(
+        &self,
+        namespace: &str,
+        replica_set: &str,
+        template_hash: &str,
+        default: &DefaultPolicy,
+        ask: impl FnOnce(&Selected<'_>) -> bool,
+    ) -> bool {
         let name = replica_set.strip_suffix(template_hash).and_then(|name| name.strip_suffix('-'));
         let state = self.state.read();
         let deployment = name.and_then(|name| get(&state.deployments, namespace, name));
-        deployment.is_some_and(|deployment| state.protection(deployment, default).is_some())
+        deployment.is_some_and(|deployment| ask(&state.selected(deployment, default)))
     }
 
     /// Asks about each policy of a namespace, in the order of their names.

@@ -74,7 +74,10 @@ impl Chaos {
             }
             Kind::LeaderLost => self.belay.lose(&self.leader().await?).await,
             Kind::LeaderPaused(pause) => {
-                let paused = Paused::stop(&self.leader().await?)?;
+                // One that has just lost its lease by itself starts again, and has no process for a moment.
+                let paused =
+                    eventually("a leader is stopped", WHOLE_WITHIN, async || Paused::stop(&self.belay.leader().await?))
+                        .await?;
                 // For as long as the plan says: longer than the lease.
                 tokio::time::sleep(pause).await;
                 drop(paused);

@@ -106,6 +106,7 @@ impl Case {
 fn in_words(step: &Step) -> String {
     match step {
         Step::Pass(Passed::Idle) => "pass".into(),
+        Step::Pass(Passed::NotBegun) => "pass not begun".into(),
         Step::Pass(Passed::NotHeld) => "pass unheld".into(),
         Step::ReadLive => "read".into(),
         Step::Decided(decision) => match &decision.answer {
@@ -155,8 +156,8 @@ fn each_state_is_answered_as_the_rule_says() {
         (
             "Starting",
             PodPhase::Pending,
-            ["pass", "pass", "pass unheld", "pass unheld"],
-            ["pass", "pass", "pass unheld", "pass unheld"],
+            ["pass not begun", "pass not begun", "pass unheld", "pass unheld"],
+            ["pass not begun", "pass not begun", "pass unheld", "pass unheld"],
         ),
         (
             "Idle",

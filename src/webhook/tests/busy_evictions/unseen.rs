@@ -97,3 +97,55 @@ async fn a_victim_that_was_held_is_not_doubted_when_the_cache_takes_it_for_unrea
     let (counted, response) = webhook.evict(EVICTION).await;
     assert_eq!(counted, "Allow NotReady", "{response}");
 }
+
+#[tokio::test]
+async fn a_pod_that_is_not_ready_and_that_its_rule_lets_go_is_not_held_for_having_been_made_just_now() {
+    let since = Clock::wall().checked_sub(SignedDuration::from_hours(7)).unwrap().to_string();
+    let long = json!({"work": "", "belay.dev/busy-since": since,
+        "belay.dev/managed": format!("{{\"belay.dev/busy-since\":\"{since}\"}}")});
+    for (name, annotations, released) in [
+        ("idle", json!({}), false),
+        ("released by its hold", json!({"work": ""}), true),
+        ("busy for longer than is allowed", long, false),
+    ] {
+        let pod = known(|pod| {
+            unready(pod);
+            pod["metadata"]["annotations"] = annotations;
+        });
+        let api = api(&[(POD, Reply::Json(pod.clone()))]).await;
+        let webhook = ruled(Some(&api)).await;
+        webhook.fill();
+        webhook.knows_pod(PLAIN, pod);
+        if released {
+            webhook.knows_hold(HoldReason::Busy, "Released");
+        }
+        let (counted, response) = webhook.evict(EVICTION).await;
+        assert_eq!(counted, "Allow NotReady", "{name}: {response}");
+    }
+}
+
+#[tokio::test]
+async fn a_pod_is_not_held_for_a_policy_that_ignores_who_evicts_it() {
+    let api = api(&[(POD, Reply::Json(known(unruled)))]).await;
+    let webhook = ruled(Some(&api)).await;
+    webhook.fill();
+    let mut sink = IndexSink(webhook.handlers.index.clone());
+    sink.delete(project::pod(&serde_json::from_value::<PodSubset>(known(unruled)).unwrap(), false));
+    assert_eq!(webhook.evict(EVICTION).await.0, "Hold NotSeenYet");
+    webhook.protect(&json!({"targetRef": {"name": "web"}, "ignoreEvictors": ["drain*"]}));
+    assert_eq!(webhook.evict(EVICTION).await.0, "Allow UnknownPod");
+}
+
+#[tokio::test]
+async fn an_eviction_that_comes_before_the_caches_are_filled_waits_for_them() {
+    let pods = Health::new("pods", Gauge::default());
+    let webhook = ruled_with("", None, |handlers| handlers.health = vec![pods.clone()]).await;
+    webhook.fill();
+    let filling = async {
+        // So that the eviction waits by then.
+        tokio::task::yield_now().await;
+        pods.absent();
+    };
+    let ((counted, response), ()) = tokio::join!(webhook.evict(EVICTION), filling);
+    assert_eq!(counted, "Hold AwaitingRestart", "{response}");
+}
