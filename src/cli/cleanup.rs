@@ -146,9 +146,9 @@ pub(super) async fn run(args: CleanupArgs) -> anyhow::Result<()> {
         // What is refused now is so in the next pass.
         let refused: Vec<_> = passes.surges.refused.iter().chain(&passes.pods.refused).collect();
         if let Some(refusal) = refused.first() {
+            args.output.print(&done)?;
             bail!(
-                "{}; {} cannot be, the first because: {refusal}; mend that and run it again",
-                done.summary(),
+                "{} objects cannot be cleaned, the first because: {refusal}; mend that and run it again",
                 refused.len()
             );
         }

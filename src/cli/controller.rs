@@ -169,6 +169,7 @@ fn probing(args: &ServerArgs, config: &Config, shared: &Shared) -> probe::Loop {
         applier: Arc::clone(&shared.applier),
         metrics: Arc::clone(&shared.metrics),
         memory: Memory::default(),
+        unread: None,
     }
 }
 

@@ -47,12 +47,12 @@ pub(super) struct Row {
 impl Row {
     /// With these in its columns.
     pub(super) fn of(cells: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        Self { cells: cells.into_iter().map(Into::into).collect(), ..Self::default() }
+        Self { cells: cells.into_iter().map(|cell| plain(&cell.into())).collect(), ..Self::default() }
     }
 
     /// With this in the last column, which may be long.
     pub(super) fn note(self, note: impl Into<String>) -> Self {
-        Self { note: note.into(), ..self }
+        Self { note: plain(&note.into()), ..self }
     }
 
     /// With the column of this number in a tone.
@@ -86,15 +86,15 @@ impl Page {
 
     /// A title, and what stands behind it.
     pub(super) fn heading(&mut self, title: &str, rest: &str) {
-        let title = self.painted(title, Some(Tone::Head));
-        self.push(&format!("{title}{rest}"));
+        let title = self.painted(&plain(title), Some(Tone::Head));
+        self.push(&format!("{title}{}", plain(rest)));
     }
 
     /// A title, and what stands behind it in a tone.
     pub(super) fn verdict(&mut self, title: &str, verdict: &str, tone: Tone, rest: &str) {
-        let title = self.painted(title, Some(Tone::Head));
-        let verdict = self.painted(verdict, Some(tone));
-        self.push(&format!("{title} {verdict}{rest}"));
+        let title = self.painted(&plain(title), Some(Tone::Head));
+        let verdict = self.painted(&plain(verdict), Some(tone));
+        self.push(&format!("{title} {verdict}{}", plain(rest)));
     }
 
     /// A line, this far from the left.
@@ -155,7 +155,7 @@ impl Page {
 
     fn wrapped(&mut self, indent: usize, text: &str, tone: Option<Tone>) {
         let room = self.width.map(|width| width.saturating_sub(indent));
-        for line in wrap(text, room) {
+        for line in wrap(&plain(text), room) {
             let line = self.painted(&line, tone);
             self.push(&format!("{:indent$}{line}", ""));
         }
@@ -172,6 +172,16 @@ impl Page {
         self.text.push_str(line.trim_end());
         self.text.push('\n');
     }
+}
+
+/// A text whose control characters are shown instead of obeyed: values of annotations and the like are their owners',
+/// and the terminal is an administrator's (kubectl had CVE-2021-25743 for it).
+fn plain(text: &str) -> String {
+    let shown = |letter: char| match letter {
+        _ if letter.is_control() => letter.escape_default().collect(),
+        _ => String::from(letter),
+    };
+    text.chars().map(shown).collect()
 }
 
 /// How many columns a text takes.
@@ -253,6 +263,22 @@ mod tests {
         let coloured = table(None, true, &rows());
         assert!(coloured.contains("\u{1b}[33mWaits\u{1b}[0m  short"), "{coloured:?}");
         assert_eq!(coloured.replace("\u{1b}[33m", "").replace("\u{1b}[0m", ""), plain);
+    }
+
+    #[test]
+    fn control_characters_are_shown_and_not_obeyed() {
+        let evil = "\u{1b}]0;title\u{7}\u{9b}31m\r\nWebhook: reached";
+        let mut page = Page::new(Some(60), true);
+        page.heading("Pod", evil);
+        page.verdict("Evictions:", evil, Tone::Good, evil);
+        page.line(2, evil);
+        page.problem(evil);
+        page.table(&["KEY"], "NOTE", &[Row::of([evil]).note(evil)]);
+        let allowed = ["\u{1b}[1m", "\u{1b}[31m", "\u{1b}[32m", "\u{1b}[0m"];
+        let rest = allowed.iter().fold(page.text().to_owned(), |text, code| text.replace(code, ""));
+        assert!(rest.chars().all(|letter| letter == '\n' || !letter.is_control()), "{rest:?}");
+        assert!(rest.lines().all(|line| !line.starts_with("Webhook")), "{rest}");
+        assert!(rest.contains(r"\u{1b}]0;title\u{7}"), "{rest}");
     }
 
     #[test]

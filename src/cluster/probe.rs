@@ -139,13 +139,15 @@ fn view(client: &WebhookClientConfig) -> EntryView {
     EntryView { server, path, ca_bundle: client.ca_bundle.clone().map(|bundle| bundle.0).unwrap_or_default() }
 }
 
-/// Namespaces and names of what a probe can be about: the configurations with a canary, and where that leads.
+/// Namespaces and names of what a probe can be about: the configurations with an entry of ours, and where that leads. One
+/// that has lost its canary is one of them: it is what the probe will say.
 pub async fn find(client: &Client) -> kube::Result<Vec<(String, String)>> {
     let configurations: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
     let all = configurations.list(&ListParams::default()).await?;
     let found = all.items.into_iter().filter_map(|configuration| {
-        let canary = configuration.webhooks.iter().flatten().find(|entry| entry.name == CANARY_ENTRY)?;
-        let namespace = canary.client_config.service.as_ref()?.namespace.clone();
+        let of = |name: &str| configuration.webhooks.iter().flatten().find(|entry| entry.name == name);
+        let ours = of(CANARY_ENTRY).or_else(|| of(EVICTION_ENTRY))?;
+        let namespace = ours.client_config.service.as_ref()?.namespace.clone();
         Some((namespace, configuration.name_any()))
     });
     Ok(found.collect())

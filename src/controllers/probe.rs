@@ -14,7 +14,7 @@ use super::OwnPod;
 use crate::cluster::apply::Applier;
 use crate::cluster::clock::Clock;
 use crate::cluster::lease::Leadership;
-use crate::cluster::probe::Prober;
+use crate::cluster::probe::{Found, Prober};
 use crate::metrics::Metrics;
 
 /// How soon is asked again after a probe that was not answered, where the interval is longer: an outage is known for
@@ -37,6 +37,8 @@ pub struct Loop {
     pub metrics: Arc<Metrics>,
     /// What is remembered between probes.
     pub memory: Memory,
+    /// What was last told to be unread.
+    pub unread: Option<String>,
 }
 
 impl Loop {
@@ -65,8 +67,14 @@ impl Loop {
 
     /// Asks once; the pause until the next time.
     async fn probe(&mut self) -> Duration {
-        let verdict = self.prober.probe().await.verdict;
+        let Found { verdict, unread } = self.prober.probe().await;
         if self.leadership.is_leader() {
+            if self.unread != unread {
+                if let Some(problem) = &unread {
+                    tracing::warn!(%problem, "not known whether evictions are sent where the probe is: the webhook configuration cannot be read");
+                }
+                self.unread = unread;
+            }
             self.metrics.probed(verdict.result(), verdict.is_reached(), Clock::wall());
             if let Some(news) = self.memory.follow(&verdict) {
                 self.tell(news, &verdict);

@@ -137,7 +137,7 @@ async fn who_may_not_read_the_configuration_is_told_what_a_replica_said_and_that
 }
 
 #[tokio::test]
-async fn belays_are_found_by_their_canaries() {
+async fn belays_are_found_by_their_canaries_and_without_one_by_their_entry_of_evictions() {
     let named = |name: &str, namespace: &str| {
         let mut configuration = configuration();
         configuration["metadata"]["name"] = json!(name);
@@ -146,14 +146,16 @@ async fn belays_are_found_by_their_canaries() {
     };
     let mut other = named("other", "elsewhere");
     other["webhooks"].as_array_mut().unwrap().pop();
-    let items = json!([named("belay", "belay-system"), other, named("rope", "platform")]);
+    let mut foreign = named("foreign", "elsewhere");
+    foreign["webhooks"] = json!([]);
+    let items = json!([named("belay", "belay-system"), other, foreign, named("rope", "platform")]);
     let list = json!({ "kind": "ValidatingWebhookConfigurationList", "metadata": {}, "items": items });
     let api = ApiServer::start(move |asked| match &*asked.what {
         ALL => Reply::Json(list.clone()),
         what => panic!("{what}"),
     })
     .await;
-    let expected = [("belay-system", "belay"), ("platform", "rope")];
+    let expected = [("belay-system", "belay"), ("belay-system", "other"), ("platform", "rope")];
     let expected = expected.map(|(namespace, name)| (namespace.to_owned(), name.to_owned()));
     assert_eq!(find(&api.client).await.unwrap(), expected);
 }

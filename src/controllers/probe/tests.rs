@@ -68,7 +68,7 @@ async fn stage() -> Stage {
     let own_pod = OwnPod { namespace: "belay-system".into(), name: "belay-controller-0".into(), uid: "own".into() };
     let prober = Prober::new(api.client.clone(), "belay-system".into(), "belay".into());
     let memory = Memory::default();
-    let work = Loop { prober, interval: INTERVAL, own_pod, leadership, applier, metrics, memory };
+    let work = Loop { prober, interval: INTERVAL, own_pod, leadership, applier, metrics, memory, unread: None };
     Stage { stored, work, _api: api }
 }
 

@@ -131,7 +131,12 @@ where
             // Where a request has come meanwhile, another connection has to go.
             () = place.asked_to_go() => {
                 if activity.active() == 0 {
-                    return;
+                    if is_leaving || !is_h2 {
+                        return;
+                    }
+                    // What crosses this is asked again elsewhere. Who does not go by it is asked once more.
+                    is_leaving = true;
+                    connection.as_mut().graceful_shutdown();
                 }
             }
             () = reached(&mut cut, Phase::Cut) => return note_cut(shared, activity.active()),
