@@ -48,14 +48,14 @@ impl Autoscaler {
 
 /// Projects a HorizontalPodAutoscaler.
 ///
-/// KEDA makes one of each ScaledObject and sets its bounds anew each time, so that one is not the one to write to. Only
-/// where a surge stands on it, from before KEDA took it over, it is still looked after.
+/// KEDA makes one of each ScaledObject and sets its bounds anew each time, so that one is not the one to write to. A surge
+/// that stands on it is KEDA's copy of the ScaledObject's annotations (`controllers/keda/hpa.go`,
+/// `newHPAForScaledObject`), or anybody's: the chart's admission policy keeps no record there.
 pub fn horizontal(autoscaler: &AutoscalerSubset) -> Autoscaler {
     let (meta, spec) = (&autoscaler.metadata, &autoscaler.spec);
     let surge = surge::parse(annotation(meta, surge::SURGE_ANNOTATION));
-    let is_followed = surge.is_some() || !is_of_scaled_object(meta);
     let target = deployment(&spec.scale_target_ref).or_else(|| nameless(surge.as_ref()));
-    let view = target.filter(|_| is_followed).map(|target| AutoscalerView {
+    let view = target.filter(|_| !is_of_scaled_object(meta)).map(|target| AutoscalerView {
         governor: Governor::HorizontalPodAutoscaler,
         object: object_ref(meta),
         target,
@@ -67,7 +67,8 @@ pub fn horizontal(autoscaler: &AutoscalerSubset) -> Autoscaler {
     Autoscaler::of(Governor::HorizontalPodAutoscaler, meta, view)
 }
 
-fn is_of_scaled_object(meta: &ObjectMeta) -> bool {
+/// Whether KEDA made the autoscaler.
+pub fn is_of_scaled_object(meta: &ObjectMeta) -> bool {
     let owner = meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
     owner.is_some_and(|owner| owner.kind == "ScaledObject" && owner.api_version.starts_with("keda.sh/"))
 }

@@ -180,7 +180,42 @@ async fn a_copy_of_keda_passes(ns: &Namespace) -> anyhow::Result<()> {
     ))
     .await?;
     refused(ns, &["annotate", "scaledobject", "web", "belay.dev/surge={}"], &[RECORDS]).await?;
-    passes(ns, &["annotate", "horizontalpodautoscaler", "keda-hpa-web", "belay.dev/surge={}"]).await
+    passes(ns, &["annotate", "horizontalpodautoscaler", "keda-hpa-web", "belay.dev/surge={}"]).await?;
+    a_copy_is_no_way_to_a_record(ns, uid).await
+}
+
+/// Whoever makes an object look like a copy of KEDA's, or takes that look from one, gets no record on it that counts.
+async fn a_copy_is_no_way_to_a_record(ns: &Namespace, uid: &str) -> anyhow::Result<()> {
+    ns.apply(
+        "apiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {name: own}\nspec:\n  maxReplicas: 6\n  \
+         scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: none}",
+    )
+    .await?;
+    web(ns, 1).create().await?;
+    let owner = |controller: bool| {
+        json!([{ "apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "name": "web", "uid": uid,
+            "controller": controller }])
+    };
+    let surge = json!({ "belay.dev/surge": "{}" });
+    let record = json!({ "belay.dev/managed": "{}" });
+    let forged = [
+        ("pod/busy", json!({ "ownerReferences": owner(false), "annotations": record })),
+        ("pod/busy", json!({ "ownerReferences": owner(false), "labels": { "belay.dev/busy": null } })),
+        ("deployment/web", json!({ "ownerReferences": owner(true), "annotations": surge })),
+        ("horizontalpodautoscaler/own", json!({ "ownerReferences": owner(false), "annotations": surge })),
+        // The copy's record, which means nothing, would become one.
+        ("horizontalpodautoscaler/keda-hpa-web", json!({ "ownerReferences": null })),
+    ];
+    for (object, metadata) in &forged {
+        let patch = json!({ "metadata": metadata }).to_string();
+        refused(ns, &["patch", object, "--type=merge", "--patch", &patch], &[RECORDS]).await?;
+    }
+    // Nor by the way that is meant for status.
+    for object in ["pod/busy", "deployment/web", "horizontalpodautoscaler/own"] {
+        let patch = json!({ "metadata": { "annotations": { "belay.dev/surge": "{}" } } }).to_string();
+        refused(ns, &["patch", object, "--subresource=status", "--type=merge", "--patch", &patch], &[RECORDS]).await?;
+    }
+    Ok(())
 }
 
 /// A dry run of a patch by the controller's account, and nothing but a patch: it may not read all that it may write.

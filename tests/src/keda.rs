@@ -108,6 +108,7 @@ fn autoscaler_of(object: &DynamicObject) -> Value {
         "metadata": {
             "name": format!("keda-hpa-{name}"),
             "labels": { "app.kubernetes.io/managed-by": "keda-operator", "scaledobject.keda.sh/name": name },
+            "annotations": object.annotations(),
             "ownerReferences": [{
                 "apiVersion": "keda.sh/v1alpha1",
                 "kind": "ScaledObject",

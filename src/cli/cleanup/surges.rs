@@ -14,6 +14,7 @@ use super::{PAGE, Pass, unreadable};
 use crate::cli::connect::told;
 use crate::cluster::apply::{ApplyError, bounded, governor_kind, number_field, object_ref, scaled_object, write_surge};
 use crate::cluster::owners::{Resources, Served, look_up};
+use crate::cluster::project_autoscaler::is_of_scaled_object;
 use crate::rate::TokenBucket;
 
 /// What a surge may stand on.
@@ -80,7 +81,9 @@ async fn put_back(api: &Api<DynamicObject>, governor: Governor, name: &str, what
     let object = bounded(what.clone(), api.get(name)).await?;
     let Some(annotation) = object.annotations().get(SURGE_ANNOTATION) else { return Ok(()) };
     let number = object.data["spec"][number_field(governor)].as_i64().and_then(|number| i32::try_from(number).ok());
-    let number = put_back_to(number, surge::parse(Some(annotation)).as_ref());
+    // The record of an autoscaler that KEDA makes is a copy of the ScaledObject's, and the number KEDA's.
+    let record = surge::parse(Some(annotation)).filter(|_| !is_of_scaled_object(&object.metadata));
+    let number = put_back_to(number, record.as_ref());
     bounded(what, write_surge(api, governor, &object_ref(&object.metadata), number, None)).await.map(drop)
 }
 
@@ -111,8 +114,8 @@ mod tests {
 
     const KEDA: &[Kind] = &[Kind::in_namespaces(["keda.sh", "v1alpha1", "ScaledObject", "scaledobjects"])];
 
-    /// A Deployment, an autoscaler and a ScaledObject with a surge each; a Deployment that has none, and one whose record
-    /// somebody damaged.
+    /// A Deployment, an autoscaler and a ScaledObject with a surge each, and KEDA's copy of the last; a Deployment that has
+    /// none, and one whose record somebody damaged.
     fn answer(asked: &Asked) -> Reply {
         let surged = surge::render(&testing::surge(Some(3)));
         let deployments = [
@@ -121,7 +124,10 @@ mod tests {
             object("Deployment", "damaged", Some("{"), &json!({"replicas": 4})),
         ];
         let bare = surge::render(&testing::surge(None));
-        let horizontal = [object("HorizontalPodAutoscaler", "web", Some(&bare), &json!({"minReplicas": 4}))];
+        let mut copy = object("HorizontalPodAutoscaler", "keda-hpa-web", Some(&surged), &json!({"minReplicas": 4}));
+        copy["metadata"]["ownerReferences"] = json!([{"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject",
+            "name": "web", "uid": "s", "controller": true}]);
+        let horizontal = [object("HorizontalPodAutoscaler", "web", Some(&bare), &json!({"minReplicas": 4})), copy];
         // Somebody has set it since.
         let scaled = [object("ScaledObject", "web", Some(&surged), &json!({"minReplicaCount": 6}))];
         let paths: [(&str, &str, &[Value]); 3] = [
@@ -153,7 +159,7 @@ mod tests {
     async fn every_surge_is_put_back_to_the_number_before_it_where_nobody_changed_it_since() {
         let api = ApiServer::serving(KEDA, answer).await;
         let done = pass(&api.client, Some(&TokenBucket::new(1000))).await.unwrap();
-        assert_eq!((done.found, done.objects.len(), done.refused.len(), done.is_whole), (4, 4, 0, true));
+        assert_eq!((done.found, done.objects.len(), done.refused.len(), done.is_whole), (5, 5, 0, true));
         let expected = |name: &str, spec: Value| {
             json!({"spec": spec, "metadata": {"uid": format!("uid of {name}"), "resourceVersion": "7",
                 "annotations": {SURGE_ANNOTATION: null}}})
@@ -162,6 +168,7 @@ mod tests {
             ("web deployments", expected("web", json!({"replicas": 3}))),
             ("damaged deployments", expected("damaged", json!({"replicas": 4}))),
             ("web horizontalpodautoscalers", expected("web", json!({"minReplicas": null}))),
+            ("keda-hpa-web horizontalpodautoscalers", expected("keda-hpa-web", json!({"minReplicas": 4}))),
             ("web scaledobjects", expected("web", json!({"minReplicaCount": 6}))),
         ];
         assert_eq!(patches(&api), written.map(|(name, body)| (name.to_owned(), body)));
@@ -171,7 +178,7 @@ mod tests {
     async fn without_a_rate_or_without_keda_nothing_more_than_that_is_done() {
         let api = ApiServer::start(answer).await;
         let seen = pass(&api.client, None).await.unwrap();
-        assert_eq!((seen.found, seen.objects.len(), seen.is_whole), (3, 3, true));
+        assert_eq!((seen.found, seen.objects.len(), seen.is_whole), (4, 4, true));
         assert_eq!(patches(&api), []);
     }
 
@@ -184,7 +191,7 @@ mod tests {
             })
             .await;
             let done = pass(&api.client, Some(&TokenBucket::new(1000))).await.unwrap();
-            assert_eq!((done.found, done.objects.len(), done.refused.len()), (4, 3, refused), "{code}");
+            assert_eq!((done.found, done.objects.len(), done.refused.len()), (5, 4, refused), "{code}");
             assert!(done.refused.iter().all(|refusal| refusal.contains("Deployment shop/web")), "{:?}", done.refused);
         }
     }
