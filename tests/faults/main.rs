@@ -6,6 +6,7 @@
 //! where Belay was there to hold the eviction, no request to the workload fails, and hints end true.
 
 mod api_server;
+mod attack;
 mod busy;
 #[allow(dead_code, reason = "the words are shared with other test binaries, and not every word is needed here")]
 #[path = "../e2e/busy_support.rs"]

@@ -1,0 +1,164 @@
+//! Somebody in the cluster sends the webhook what no API server sends, while a drain is held.
+//!
+//! Callers of a webhook are not told apart, so what protects it is what it bears: below the number of connections that it
+//! takes at once, the API server is served as if nobody else were there.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use belay_e2e::world::{Belay, Namespace, PodInfo};
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::stage::{PATIENCE, Scene, fault};
+use crate::support::SOON;
+use crate::webhook::failed_open;
+
+const NAME: &str = "belay-webhook.belay-system.svc";
+
+/// Attackers of each kind at each replica. All of them together stay below the connections that a replica takes.
+const EACH: usize = 20;
+
+/// How long an attacker rests between two connections: what is tested is what they do to the webhook, not that they
+/// leave the machine without a processor.
+const REST: Duration = Duration::from_millis(500);
+
+#[derive(Clone, Copy)]
+enum Kind {
+    /// Speaks no TLS.
+    Noise,
+    /// A request's head, a byte now and then.
+    SlowHead,
+    /// A body that is never all there.
+    HalfBody,
+    /// Large, and no review.
+    LargeBody,
+    /// A review of nothing, after it many more on the same connection, whose answers it does not read.
+    DeafAsker,
+}
+
+const KINDS: [Kind; 5] = [Kind::Noise, Kind::SlowHead, Kind::HalfBody, Kind::LargeBody, Kind::DeafAsker];
+
+#[test]
+fn a_drain_is_held_and_ends_as_if_nobody_attacked_the_webhook() {
+    fault("attack", async |ns: &Namespace, belay: &Belay| {
+        let scene = Scene::set(ns, Duration::from_secs(8), "").await?;
+        let unheld = failed_open(ns).await?;
+        let before = belay.webhook_pods().await?;
+        let connector = trusting(ns).await?;
+        let done = Arc::new(AtomicUsize::new(0));
+        let mut attackers = JoinSet::new();
+        for pod in &before {
+            let address = ns.cluster().reach(&pod.address, 8443)?;
+            for kind in KINDS.repeat(EACH) {
+                attackers.spawn(attack(kind, address, connector.clone(), Arc::clone(&done)));
+            }
+        }
+        ns.eventually("the attack is under way", SOON, async || {
+            let count = done.load(Ordering::Relaxed);
+            ensure!(count > 10 * EACH, "{count} connections so far");
+            Ok(())
+        })
+        .await?;
+        let drain = scene.drain(ns).await?;
+        drain.line("belay: holding", SOON).await?;
+        let exit = drain.exit(PATIENCE).await?;
+        ensure!(exit.success(), "{exit}");
+        drop(attackers);
+        let unheld = failed_open(ns).await? - unheld;
+        ensure!(unheld == 0.0, "{unheld} evictions passed because the webhook did not answer in time");
+        let restarted =
+            |pods: &[PodInfo]| pods.iter().map(|pod| (pod.uid.clone(), restarts_of(pod))).collect::<Vec<_>>();
+        let after = belay.webhook_pods().await?;
+        ensure!(restarted(&before) == restarted(&after), "a replica died of it: {:?}", restarted(&after));
+        eprintln!("{} hostile connections meanwhile", done.load(Ordering::Relaxed));
+        scene.handed_over(ns).await
+    });
+}
+
+fn restarts_of(pod: &PodInfo) -> i32 {
+    let containers = pod.pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
+    containers.and_then(|all| all.first()).map_or(0, |container| container.restart_count)
+}
+
+/// A connector that trusts what the API server is told to trust.
+async fn trusting(ns: &Namespace) -> anyhow::Result<TlsConnector> {
+    let configuration = ns.get("validatingwebhookconfiguration", "belay").await?;
+    let bundle = configuration["webhooks"][0]["clientConfig"]["caBundle"].as_str().map(decoded).transpose()?;
+    let bundle = bundle.context("the webhook configuration carries no caBundle")?;
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(&bundle) {
+        roots.add(certificate.context("a certificate of the caBundle")?)?;
+    }
+    let config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+/// Bytes as Kubernetes writes them in JSON.
+fn decoded(base64: &str) -> anyhow::Result<Vec<u8>> {
+    let bytes: k8s_openapi::ByteString = serde_json::from_value(Value::from(base64)).context("base64")?;
+    Ok(bytes.0)
+}
+
+/// One connection after the other, until the task is dropped.
+async fn attack(kind: Kind, address: SocketAddr, connector: TlsConnector, done: Arc<AtomicUsize>) {
+    loop {
+        // Whatever the webhook does to it, it comes again.
+        let _ = once(kind, address, &connector, &done).await;
+        tokio::time::sleep(REST).await;
+    }
+}
+
+/// One connection; counted once the webhook has taken it.
+async fn once(kind: Kind, address: SocketAddr, connector: &TlsConnector, done: &AtomicUsize) -> anyhow::Result<()> {
+    let head = |more: &str| {
+        format!("POST /validate/eviction HTTP/1.1\r\nhost: {NAME}\r\ncontent-type: application/json\r\n{more}\r\n")
+    };
+    let mut stream = TcpStream::connect(address).await?;
+    if matches!(kind, Kind::Noise) {
+        stream.write_all(&[0xa5; 4096]).await?;
+        stream.read_to_end(&mut Vec::new()).await?;
+        return Ok(());
+    }
+    let mut stream: TlsStream<TcpStream> = connector.connect(ServerName::try_from(NAME)?, stream).await?;
+    done.fetch_add(1, Ordering::Relaxed);
+    match kind {
+        Kind::Noise => {}
+        Kind::SlowHead => {
+            stream.write_all(b"POST /validate/eviction HTTP/1.1\r\nx: ").await?;
+            while stream.write_all(b"x").await.is_ok() && stream.flush().await.is_ok() {
+                tokio::time::sleep(REST).await;
+            }
+        }
+        Kind::HalfBody => {
+            stream.write_all(head("content-length: 3000000\r\n").as_bytes()).await?;
+            stream.write_all(&vec![b' '; 1_500_000]).await?;
+            stream.flush().await?;
+            stream.read_to_end(&mut Vec::new()).await?;
+        }
+        Kind::LargeBody => {
+            stream.write_all(head("content-length: 200000\r\nconnection: close\r\n").as_bytes()).await?;
+            stream.write_all(&vec![b'['; 200_000]).await?;
+            stream.flush().await?;
+            stream.read_to_end(&mut Vec::new()).await?;
+        }
+        Kind::DeafAsker => {
+            let body = r#"{"request":{"uid":"u","name":"x","namespace":"default"}}"#;
+            let asked = head(&format!("content-length: {}\r\n", body.len())) + body;
+            while stream.write_all(asked.repeat(100).as_bytes()).await.is_ok() {
+                tokio::time::sleep(REST).await;
+            }
+        }
+    }
+    Ok(())
+}
