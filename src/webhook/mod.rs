@@ -20,18 +20,20 @@ pub mod server;
 mod tests;
 mod unseen;
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{FromRequestParts, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use belay_decide::lifecycle;
 pub use belay_decide::probe::{CANARY_PATH, EVICTION_PATH};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http::request::Parts;
+use http::{HeaderValue, StatusCode, header};
 
 use crate::cluster::clock::Clock;
 use crate::cluster::index::Index;
@@ -155,7 +157,8 @@ impl Endpoint {
         match self {
             Self::Eviction => eviction::answer(handlers, request).await,
             Self::Canary => canary::answer(handlers, request),
-            Self::Pods => pods::answer(handlers, request),
+            // Its pod is read with the review. What does not read so is none that could be steered.
+            Self::Pods => Answer::default(),
             Self::Busy => busy::answer(handlers, request),
             Self::Bindings => bindings::answer(handlers, request).await,
         }
@@ -165,18 +168,37 @@ impl Endpoint {
 /// The endpoints.
 pub fn router(handlers: Arc<Handlers>) -> Router {
     let routes = Endpoint::ALL.into_iter().fold(Router::new(), |routes, endpoint| {
-        let answer = async move |State(handlers): State<Arc<Handlers>>, headers: HeaderMap, body: Bytes| {
-            respond(&handlers, endpoint, &headers, &body).await
+        let answer = async move |State(handlers): State<Arc<Handlers>>, IsJson(is_json): IsJson, body: Bytes| {
+            respond(&handlers, endpoint, is_json, &body).await
         };
         routes.route(endpoint.path(), post(answer))
     });
     routes.with_state(handlers)
 }
 
-async fn respond(handlers: &Handlers, endpoint: Endpoint, headers: &HeaderMap, body: &[u8]) -> Response {
+/// Whether the content type is JSON's: the one header that is read, and not worth a copy of all.
+struct IsJson(bool);
+
+impl<S: Sync> FromRequestParts<S> for IsJson {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self(is_json(parts.headers.get(header::CONTENT_TYPE))))
+    }
+}
+
+async fn respond(handlers: &Handlers, endpoint: Endpoint, is_json: bool, body: &[u8]) -> Response {
     let started = Instant::now();
-    if !is_json(headers.get(header::CONTENT_TYPE)) {
+    if !is_json {
         return refuse("the content type must be application/json");
+    }
+    let took = || handlers.metrics.review(endpoint.path(), started.elapsed().as_secs_f64());
+    if let Endpoint::Pods = endpoint
+        && let Some(Review { api_version, request: Some(request) }) = Review::parse_whole(body)
+    {
+        let answer = pods::answer(handlers, &request);
+        took();
+        return reply(&answer, api_version.as_deref(), &request.uid);
     }
     let review = match Review::parse(body) {
         Ok(review) => review,
@@ -184,8 +206,8 @@ async fn respond(handlers: &Handlers, endpoint: Endpoint, headers: &HeaderMap, b
     };
     let Some(request) = &review.request else { return refuse("the AdmissionReview has no request") };
     let answer = endpoint.answer(handlers, request).await;
-    handlers.metrics.review(endpoint.path(), started.elapsed().as_secs_f64());
-    reply(&answer, &review, request)
+    took();
+    reply(&answer, review.api_version.as_deref(), &request.uid)
 }
 
 /// Answers a review that the endpoints did not get to, or not to the end of: overload, a hung thread or a defect of
@@ -204,11 +226,12 @@ pub fn unserved(unserved: Unserved<'_>) -> Response {
         Trouble::Panicked => "internal error, see the webhook's log",
         Trouble::TimedOut => "not answered in time",
     };
-    reply(&Answer::allow_with(format!("belay: {why}; request let through unlooked at")), &review, request)
+    let api_version = review.api_version.as_deref();
+    reply(&Answer::allow_with(format!("belay: {why}; request let through unlooked at")), api_version, &request.uid)
 }
 
-fn reply(answer: &Answer, review: &Review<'_>, request: &Request<'_>) -> Response {
-    let bytes = answer.encode(review.api_version.as_deref(), &request.uid);
+fn reply(answer: &Answer, api_version: Option<&str>, uid: &str) -> Response {
+    let bytes = answer.encode(api_version, uid);
     ([(header::CONTENT_TYPE, "application/json")], bytes).into_response()
 }
 

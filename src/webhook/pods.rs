@@ -19,15 +19,16 @@ use super::review::{Answer, Request};
 use crate::cluster::project_busy::MIRROR_ANNOTATION;
 use crate::settings::Settings;
 
-#[derive(Deserialize)]
-struct Pod<'a> {
+/// What is read of a pod that is to be created.
+#[derive(Debug, Deserialize)]
+pub struct Pod<'a> {
     #[serde(borrow, default)]
     metadata: Meta<'a>,
     #[serde(borrow, default)]
     spec: Spec<'a>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Meta<'a> {
     #[serde(borrow, default)]
@@ -38,7 +39,7 @@ struct Meta<'a> {
     owner_references: Option<Vec<Owner<'a>>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 struct Owner<'a> {
     #[serde(borrow)]
     kind: Cow<'a, str>,
@@ -48,7 +49,7 @@ struct Owner<'a> {
     controller: Option<bool>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Spec<'a> {
     #[serde(borrow, default)]
@@ -62,19 +63,17 @@ struct Spec<'a> {
 }
 
 /// Answers one pod creation.
-pub fn answer(handlers: &Handlers, request: &Request<'_>) -> Answer {
+pub fn answer(handlers: &Handlers, request: &Request<'_, Pod<'_>>) -> Answer {
     let settings = handlers.settings.load();
     if !settings.hold_enabled || !handlers.is_synced() {
         return Answer::default();
     }
-    let Some(pod) = request.object.and_then(|object| serde_json::from_str::<Pod<'_>>(object.get()).ok()) else {
-        return Answer::default();
-    };
-    let mut adds = steer(handlers, &settings, request, &pod).unwrap_or_default();
+    let Some(pod) = &request.object else { return Answer::default() };
+    let mut adds = steer(handlers, &settings, request, pod).unwrap_or_default();
     if !adds.is_empty() {
         handlers.metrics.steered();
     }
-    if let Some(entry) = responder(handlers, &settings, request, &pod) {
+    if let Some(entry) = responder(handlers, &settings, request, pod) {
         adds.push(entry);
         if request.dry_run != Some(true) {
             handlers.metrics.given_responder();
@@ -99,7 +98,7 @@ impl Pod<'_> {
     }
 }
 
-fn steer(handlers: &Handlers, settings: &Settings, request: &Request<'_>, pod: &Pod<'_>) -> Option<Vec<Add>> {
+fn steer<O>(handlers: &Handlers, settings: &Settings, request: &Request<'_, O>, pod: &Pod<'_>) -> Option<Vec<Add>> {
     if pod.is_mirror() || pod.spec.node_name.is_some() {
         return None;
     }
@@ -115,7 +114,7 @@ fn steer(handlers: &Handlers, settings: &Settings, request: &Request<'_>, pod: &
 }
 
 /// The entry by which a protected pod names Belay as a responder.
-fn responder(handlers: &Handlers, settings: &Settings, request: &Request<'_>, pod: &Pod<'_>) -> Option<Add> {
+fn responder<O>(handlers: &Handlers, settings: &Settings, request: &Request<'_, O>, pod: &Pod<'_>) -> Option<Add> {
     if !handlers.is_responding() || pod.is_mirror() {
         return None;
     }

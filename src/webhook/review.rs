@@ -9,21 +9,21 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// A review as it comes in.
+/// A review as it comes in, its object unparsed, or read in the same go where one knows what it has to be.
 #[derive(Debug, Deserialize)]
-pub struct Review<'a> {
+#[serde(bound(deserialize = "O: Deserialize<'de>"))]
+pub struct Review<'a, O = &'a RawValue> {
     /// `admission.k8s.io/v1`; echoed.
     #[serde(borrow, default, rename = "apiVersion")]
     pub api_version: Option<Cow<'a, str>>,
     /// The request.
-    #[serde(borrow)]
-    pub request: Option<Request<'a>>,
+    pub request: Option<Request<'a, O>>,
 }
 
 /// The request of a review.
 #[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Request<'a> {
+#[serde(rename_all = "camelCase", bound(deserialize = "O: Deserialize<'de>"))]
+pub struct Request<'a, O = &'a RawValue> {
     /// Echoed in the answer; an answer without it is thrown away by the API server.
     #[serde(borrow)]
     pub uid: Cow<'a, str>,
@@ -39,9 +39,9 @@ pub struct Request<'a> {
     /// Who asks.
     #[serde(borrow, default)]
     pub user_info: Option<UserInfo<'a>>,
-    /// The object, unparsed.
-    #[serde(borrow, default)]
-    pub object: Option<&'a RawValue>,
+    /// The object.
+    #[serde(default = "Option::default")]
+    pub object: Option<O>,
 }
 
 /// Who asks.
@@ -102,7 +102,15 @@ impl<'a> Review<'a> {
     }
 }
 
-impl Request<'_> {
+impl<'a, O: Deserialize<'a>> Review<'a, O> {
+    /// Reads a body with its object, which a second time would cost as much again; absent where either is odd.
+    pub fn parse_whole(body: &'a [u8]) -> Option<Self> {
+        // All of it is text, what is passed over, too: a part of it may be kept.
+        serde_json::from_str(std::str::from_utf8(body).ok()?).ok()
+    }
+}
+
+impl<O> Request<'_, O> {
     /// User name of who asks; empty where absent.
     pub fn user(&self) -> &str {
         self.user_info.as_ref().and_then(|user| user.username.as_deref()).unwrap_or_default()

@@ -45,14 +45,16 @@ impl Crowd {
         Place { crowd: self, number, activity, go }
     }
 
-    /// Asks a connection to go that has had no request for this long; false where there is none.
+    /// Asks a connection to go that has had no request for this long; false where there is none. While there are some that
+    /// have never asked for anything, none that has goes in their place, however young they are: who comes again and again
+    /// must not drive out API servers that are quiet for a moment.
     pub(super) fn make_room(&self, idle_for: Duration) -> bool {
         let now = Instant::now();
         let members = self.members.lock();
         let idle = members.values().filter_map(|member| Some((member.activity.idle_since()?, member)));
-        let idle = idle.filter(|(since, _)| now.duration_since(*since) >= idle_for);
         let missed_least = idle.min_by_key(|(since, member)| (member.activity.heads() > 0, *since));
-        missed_least.inspect(|(_, member)| member.go.notify_one()).is_some()
+        let spare = missed_least.filter(|(since, _)| now.duration_since(*since) >= idle_for);
+        spare.inspect(|(_, member)| member.go.notify_one()).is_some()
     }
 }
 

@@ -69,7 +69,7 @@ impl Chaos {
             Kind::LeaderTwice => {
                 let first = self.leader().await?;
                 self.belay.kill(&first)?;
-                let next = self.leader_other_than(&first).await?;
+                let next = self.leader_after(&first).await?;
                 self.belay.kill(&next)
             }
             Kind::LeaderLost => self.belay.lose(&self.leader().await?).await,
@@ -118,12 +118,20 @@ impl Chaos {
         eventually("somebody leads", WHOLE_WITHIN, async || self.belay.leader().await).await
     }
 
-    async fn leader_other_than(&self, other: &PodInfo) -> anyhow::Result<PodInfo> {
-        eventually("another replica leads", WHOLE_WITHIN, async || {
+    /// Who leads after this one was killed: another replica, or the same one, where it was back before its lease ran out.
+    async fn leader_after(&self, killed: &PodInfo) -> anyhow::Result<PodInfo> {
+        eventually("somebody leads again", WHOLE_WITHIN, async || {
             let leader = self.belay.leader().await?;
-            ensure!(leader.uid != other.uid, "{} leads still", other.name);
+            let is_back = leader.uid != killed.uid || starts(&leader) > starts(killed);
+            ensure!(is_back, "{} has not been started again", killed.name);
             Ok(leader)
         })
         .await
     }
+}
+
+/// How often the containers of a pod were started again.
+fn starts(pod: &PodInfo) -> i32 {
+    let containers = pod.pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
+    containers.into_iter().flatten().map(|container| container.restart_count).sum()
 }
