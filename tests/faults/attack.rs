@@ -8,23 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
-use belay_e2e::world::{Belay, Namespace, PodInfo};
-use rustls::RootCertStore;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
-use serde_json::Value;
+use anyhow::ensure;
+use belay_e2e::world::{Belay, Caller, Namespace, PodInfo, eviction_head};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 
 use crate::stage::{PATIENCE, Scene, fault};
 use crate::support::SOON;
 use crate::webhook::failed_open;
-
-const NAME: &str = "belay-webhook.belay-system.svc";
 
 /// Attackers of each kind at each replica. All of them together stay below the connections that a replica takes.
 const EACH: usize = 20;
@@ -55,13 +47,12 @@ fn a_drain_is_held_and_ends_as_if_nobody_attacked_the_webhook() {
         let scene = Scene::set(ns, Duration::from_secs(8), "").await?;
         let unheld = failed_open(ns).await?;
         let before = belay.webhook_pods().await?;
-        let connector = trusting(ns).await?;
+        let caller = Caller::trusting(ns).await?;
         let done = Arc::new(AtomicUsize::new(0));
         let mut attackers = JoinSet::new();
-        for pod in &before {
-            let address = ns.cluster().reach(&pod.address, 8443)?;
+        for address in belay.replicas(ns).await? {
             for kind in KINDS.repeat(EACH) {
-                attackers.spawn(attack(kind, address, connector.clone(), Arc::clone(&done)));
+                attackers.spawn(attack(kind, address, caller.clone(), Arc::clone(&done)));
             }
         }
         ns.eventually("the attack is under way", SOON, async || {
@@ -91,46 +82,25 @@ fn restarts_of(pod: &PodInfo) -> i32 {
     containers.and_then(|all| all.first()).map_or(0, |container| container.restart_count)
 }
 
-/// A connector that trusts what the API server is told to trust.
-async fn trusting(ns: &Namespace) -> anyhow::Result<TlsConnector> {
-    let configuration = ns.get("validatingwebhookconfiguration", "belay").await?;
-    let bundle = configuration["webhooks"][0]["clientConfig"]["caBundle"].as_str().map(decoded).transpose()?;
-    let bundle = bundle.context("the webhook configuration carries no caBundle")?;
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(&bundle) {
-        roots.add(certificate.context("a certificate of the caBundle")?)?;
-    }
-    let config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-    Ok(TlsConnector::from(Arc::new(config)))
-}
-
-/// Bytes as Kubernetes writes them in JSON.
-fn decoded(base64: &str) -> anyhow::Result<Vec<u8>> {
-    let bytes: k8s_openapi::ByteString = serde_json::from_value(Value::from(base64)).context("base64")?;
-    Ok(bytes.0)
-}
-
 /// One connection after the other, until the task is dropped.
-async fn attack(kind: Kind, address: SocketAddr, connector: TlsConnector, done: Arc<AtomicUsize>) {
+async fn attack(kind: Kind, address: SocketAddr, caller: Caller, done: Arc<AtomicUsize>) {
     loop {
         // Whatever the webhook does to it, it comes again.
-        let _ = once(kind, address, &connector, &done).await;
+        let _ = once(kind, address, &caller, &done).await;
         tokio::time::sleep(REST).await;
     }
 }
 
 /// One connection; counted once the webhook has taken it.
-async fn once(kind: Kind, address: SocketAddr, connector: &TlsConnector, done: &AtomicUsize) -> anyhow::Result<()> {
-    let head = |more: &str| {
-        format!("POST /validate/eviction HTTP/1.1\r\nhost: {NAME}\r\ncontent-type: application/json\r\n{more}\r\n")
-    };
+async fn once(kind: Kind, address: SocketAddr, caller: &Caller, done: &AtomicUsize) -> anyhow::Result<()> {
+    let head = |more: &str| format!("{}{more}\r\n", eviction_head());
     let mut stream = TcpStream::connect(address).await?;
     if matches!(kind, Kind::Noise) {
         stream.write_all(&[0xa5; 4096]).await?;
         stream.read_to_end(&mut Vec::new()).await?;
         return Ok(());
     }
-    let mut stream: TlsStream<TcpStream> = connector.connect(ServerName::try_from(NAME)?, stream).await?;
+    let mut stream = caller.shake_hands(stream).await?;
     done.fetch_add(1, Ordering::Relaxed);
     match kind {
         Kind::Noise => {}

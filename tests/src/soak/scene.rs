@@ -15,7 +15,7 @@ use super::plan::{self, Pods, Target};
 use crate::availability::Availability;
 use crate::clock;
 use crate::load::{Load, Served};
-use crate::world::{Cluster, Namespace, PodInfo, Web, Workload, policy};
+use crate::world::{Belay, Cluster, Namespace, PodInfo, Web, Workload, policy};
 
 /// Nodes of a scene: one may be cordoned, and there is one more than the largest set has pods.
 const NODES: usize = 4;
@@ -337,12 +337,15 @@ fn described<'a>(ns: &'a Namespace, name: &str, pods: &Pods) -> Web<'a> {
     ns.web(name).replicas(replicas).ready_after(pods.ready_after).pre_stop(pods.pre_stop)
 }
 
-/// Creates a Deployment and its policy, and waits until it is available and protected.
+/// Creates a Deployment and its policy, and waits until it is available and protected, by each replica.
 async fn protected(web: Web<'_>, spec: &str) -> anyhow::Result<Workload> {
     let ns = web.namespace();
     let web = web.create().await?;
     ns.apply(&policy(web.name(), spec)).await?;
     web.available(SET_WITHIN).await?;
     ns.protected(web.name(), SET_WITHIN).await?;
+    let pods = web.pods().await?;
+    let pod = pods.first().context("it has no pods")?;
+    Belay::of(ns.cluster()).held_by_all(ns, &pod.name, SET_WITHIN).await?;
     Ok(web)
 }

@@ -30,6 +30,7 @@ mod handover;
 mod namespace;
 mod objects;
 mod processes;
+mod replica;
 mod report;
 mod waiting;
 mod workload;
@@ -41,6 +42,7 @@ pub use cluster::Cluster;
 pub use handover::policy;
 pub use namespace::Namespace;
 pub use processes::{Paused, resident};
+pub use replica::{Caller, eviction_head};
 pub use waiting::{eventually, throughout};
 pub use workload::{PodInfo, Web, Workload, merge};
 
