@@ -55,6 +55,20 @@ impl Authority {
     }
 }
 
+/// Data of a Secret with a new pair for the webhook that signed itself: as `openssl req -x509` makes one, which says that
+/// it is an authority, or as cert-manager's self-signed issuers do.
+pub(crate) fn self_signed(is_ca: bool) -> anyhow::Result<SecretData> {
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::new(vec![NAME.to_owned()])?;
+    if is_ca {
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    } else {
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    }
+    let certificate = params.self_signed(&key)?.pem();
+    Ok(data(&certificate, &key, &certificate))
+}
+
 fn data(certificate: &str, key: &KeyPair, authority: &str) -> SecretData {
     let values =
         [("ca.crt", authority.to_owned()), ("tls.crt", certificate.to_owned()), ("tls.key", key.serialize_pem())];

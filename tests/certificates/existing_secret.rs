@@ -1,10 +1,12 @@
-//! Certificates of a Secret that somebody else keeps (`certs.mode: existingSecret`).
+//! Certificates of a Secret that somebody else keeps (`certs.mode: existingSecret`): pairs that signed themselves, of both
+//! kinds that there are. Pairs of an authority are in [`modes`](crate::modes).
 
 use anyhow::ensure;
 use belay_e2e::world::{Namespace, test_alone};
 use serde_json::json;
+use webhook_certs::secret::SecretData;
 
-use crate::authorities::Authority;
+use crate::authorities::self_signed;
 use crate::hammer::Hammer;
 use crate::stage::{PATIENCE, read, rolling_restart, serves, system_namespace, trusted_are, values, victim, write};
 
@@ -15,8 +17,9 @@ const REFUSED: &str = "belay_certificate_files_refused_total";
 #[test]
 fn no_call_fails_while_a_secret_of_somebody_elses_is_damaged_and_replaced_with_its_authority() {
     test_alone("existing", async |ns: &Namespace| {
-        let (old, new) = (Authority::new("old")?, Authority::new("new")?);
-        let first = old.pair()?;
+        let (first, second) = (self_signed(false)?, self_signed(true)?);
+        let authority = |data: &SecretData| String::from_utf8(data["ca.crt"].clone());
+        let (old, new) = (authority(&first)?, authority(&second)?);
         system_namespace(ns).await?;
         write(ns, SECRET, first.clone()).await?;
         let mode = json!({ "certs": { "mode": "existingSecret", "existingSecret": { "name": SECRET } } });
@@ -24,12 +27,11 @@ fn no_call_fails_while_a_secret_of_somebody_elses_is_damaged_and_replaced_with_i
         let victim = victim(ns).await?;
         let hammer = Hammer::start(ns, &victim).await?;
         let seen = hammer.seen();
-        trusted_are(ns, seen, &[&old.pem()]).await?;
+        trusted_are(ns, seen, &[&old]).await?;
         serves(ns, &belay, seen, &first["tls.crt"]).await?;
         hammer.goes_on(ns, "the start").await?;
 
         // Written by halves: the certificate is another one, and the key still the old one's.
-        let second = new.pair()?;
         let mut halves = first.clone();
         halves.insert("tls.crt".to_owned(), second["tls.crt"].clone());
         write(ns, SECRET, halves).await?;
@@ -45,7 +47,7 @@ fn no_call_fails_while_a_secret_of_somebody_elses_is_damaged_and_replaced_with_i
 
         // Everything at once, and without a bundle of both: whoever sees it first, the others are served by the old one.
         write(ns, SECRET, second.clone()).await?;
-        trusted_are(ns, seen, &[&new.pem(), &old.pem()]).await?;
+        trusted_are(ns, seen, &[&new, &old]).await?;
         hammer.goes_on(ns, "the new authority's trust").await?;
         serves(ns, &belay, seen, &second["tls.crt"]).await?;
         hammer.goes_on(ns, "the replicas' move to the new certificate").await?;

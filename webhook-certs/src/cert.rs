@@ -3,6 +3,8 @@
 //! Everything else in this package compares certificates by their DER bytes: two certificates are
 //! the same exactly if their bytes are. Names and key ids are for people and for path building.
 
+use std::fmt;
+
 use jiff::{SignedDuration, Timestamp};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
@@ -49,6 +51,12 @@ impl Validity {
     }
 }
 
+impl fmt::Display for Validity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "from {} to {}", self.not_before, self.not_after)
+    }
+}
+
 /// `time + by`, stopping at the end of representable time rather than failing.
 pub(crate) fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
     time.checked_add(by).unwrap_or(Timestamp::MAX)
@@ -64,6 +72,8 @@ pub struct Certificate {
     pub subject: String,
     /// Whether its basic constraints say that it is an authority.
     pub is_ca: bool,
+    /// Whether a server may use it: its extended key usages are absent, any, or those of a server among others.
+    pub(crate) is_servers: bool,
     /// The bits of the subject's public key, to match a private key against.
     pub(crate) public_key: Vec<u8>,
 }
@@ -95,8 +105,10 @@ impl Certificate {
         };
         let subject = parsed.subject().to_string();
         let is_ca = parsed.is_ca();
+        let usages = parsed.extended_key_usage().map_err(|error| error.to_string())?;
+        let is_servers = usages.is_none_or(|usages| usages.value.any || usages.value.server_auth);
         let public_key = parsed.public_key().subject_public_key.data.to_vec();
-        Ok(Self { der, validity, subject, is_ca, public_key })
+        Ok(Self { der, validity, subject, is_ca, is_servers, public_key })
     }
 
     /// Every certificate in a PEM text, in order. Text between the blocks and blocks of other
@@ -114,6 +126,17 @@ impl Certificate {
     /// does it: what cannot be read is skipped.
     pub fn readable_from_pem(pem: &[u8]) -> Vec<Self> {
         CertificateDer::pem_slice_iter(pem).filter_map(|block| Self::from_der(block.ok()?).ok()).collect()
+    }
+
+    /// Whether a caller that trusts this certificate accepts any server by it at some time: those that it signed, where
+    /// it is an authority, or else the one that serves this very certificate.
+    pub fn can_anchor(&self) -> bool {
+        self.is_ca || self.is_servers
+    }
+
+    /// Whether a caller that trusts this certificate accepts any server by it at `now`.
+    pub fn anchors(&self, now: Timestamp) -> bool {
+        self.can_anchor() && self.validity.contains(now)
     }
 
     /// The DER bytes.

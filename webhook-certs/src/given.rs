@@ -26,8 +26,8 @@ pub enum GivenError {
     },
     /// No caller would trust them.
     #[error(
-        "ca.crt holds no certificate authority that is valid now, so nobody would trust what it signed; the webhook \
-         configurations are left as they are"
+        "ca.crt holds no certificate that is valid now and an authority's or a server's, so nobody would be trusted by \
+         it; the webhook configurations are left as they are"
     )]
     NoAuthority,
 }
@@ -43,10 +43,10 @@ pub struct Wanted {
     pub until: Option<Timestamp>,
 }
 
-/// Reads the authorities of a `ca.crt`, all of them.
+/// Reads the authorities of a `ca.crt`, all of them. A server's certificate that is trusted itself counts as one.
 pub fn authorities(ca_crt: &[u8], now: Timestamp) -> Result<Vec<Certificate>, GivenError> {
     let found = Certificate::all_from_pem(ca_crt).map_err(|detail| GivenError::NotCertificates { detail })?;
-    if !found.iter().any(|certificate| certificate.is_ca && certificate.validity.contains(now)) {
+    if !found.iter().any(|certificate| certificate.anchors(now)) {
         return Err(GivenError::NoAuthority);
     }
     Ok(found)
@@ -54,7 +54,11 @@ pub fn authorities(ca_crt: &[u8], now: Timestamp) -> Result<Vec<Certificate>, Gi
 
 /// When the last of these authorities is over.
 pub fn last_end(authorities: &[Certificate]) -> Option<Timestamp> {
-    authorities.iter().filter(|certificate| certificate.is_ca).map(|certificate| certificate.validity.not_after).max()
+    authorities
+        .iter()
+        .filter(|certificate| certificate.can_anchor())
+        .map(|certificate| certificate.validity.not_after)
+        .max()
 }
 
 /// Remembers since when authorities are trusted that are not given any more. A process that starts anew counts anew: they

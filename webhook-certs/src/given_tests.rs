@@ -4,6 +4,7 @@ use jiff::SignedDuration;
 
 use super::*;
 use crate::ca::Ca;
+use crate::pair::tests::{certificate_of_a_client, self_signed};
 use crate::plan::ConfigKind;
 
 fn day_one() -> Timestamp {
@@ -74,16 +75,18 @@ fn what_comes_back_is_given_and_what_nobody_can_use_is_dropped_at_once() {
 
 #[test]
 fn authorities_that_nobody_could_trust_are_told() {
-    let leaf = crate::pair::tests::files(&crate::pair::tests::authority(), "w.ns.svc").certificate;
-    let good = pem(&[&ca()]);
+    let (client, good) = (pem(&[&certificate_of_a_client()]), pem(&[&ca()]));
     for (name, text, now, expected) in [
-        ("nothing", &b""[..], day_one(), "holds no certificate authority that is valid"),
-        ("a leaf", &leaf[..], day_one(), "holds no certificate authority that is valid"),
-        ("an expired one", &good[..], after(366 * 24 * 60), "holds no certificate authority that is valid"),
+        ("nothing", &b""[..], day_one(), "holds no certificate that is valid now and"),
+        ("a client's", &client[..], day_one(), "holds no certificate that is valid now and"),
+        ("an expired one", &good[..], after(366 * 24 * 60), "holds no certificate that is valid now and"),
         ("half of one", &good[..good.len() / 2], day_one(), "does not hold PEM certificates"),
     ] {
         let error = authorities(text, now).expect_err(name).to_string();
         assert!(error.contains(expected), "{name}: {error}");
     }
-    assert_eq!(authorities(&good, day_one()).unwrap().len(), 1);
+    let itself = self_signed("w.ns.svc", day_one()).pem();
+    for good in [&good, itself.as_bytes()] {
+        assert_eq!(authorities(good, day_one()).unwrap().len(), 1);
+    }
 }

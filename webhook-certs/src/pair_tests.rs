@@ -1,7 +1,7 @@
 //! Every fault that files can have, and the text that a person reads about it.
 
 use jiff::SignedDuration;
-use rcgen::{CertificateParams, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 
 use super::*;
 use crate::ca::{Ca, set_validity};
@@ -35,6 +35,33 @@ pub(crate) fn files_from(ca: &Ca, name: &str, not_before: Timestamp) -> Files {
     }
 }
 
+/// A certificate that signed itself, without usages, for the name from this moment for ten days.
+pub(crate) fn self_signed(name: &str, not_before: Timestamp) -> rcgen::Certificate {
+    self_signed_by(&KeyPair::generate().unwrap(), name, not_before, |_| {})
+}
+
+/// The same with this key and more.
+fn self_signed_by(
+    key: &KeyPair,
+    name: &str,
+    not_before: Timestamp,
+    change: impl FnOnce(&mut CertificateParams),
+) -> rcgen::Certificate {
+    let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+    set_validity(&mut params, Validity { not_before, not_after: not_before + 10 * DAY });
+    change(&mut params);
+    params.self_signed(key).unwrap()
+}
+
+/// A certificate that nobody takes for a server's or an authority's.
+pub(crate) fn certificate_of_a_client() -> Certificate {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(rcgen::DnType::CommonName, "a client");
+    params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+    let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+    Certificate::from_der(certificate.der().clone()).unwrap()
+}
+
 fn parse(files: &Files, now: Timestamp) -> Result<Pair, PairError> {
     Pair::parse(files, &[NAME.to_owned()], now)
 }
@@ -46,6 +73,17 @@ fn a_good_pair_is_served_as_it_is_with_or_without_its_authority() {
     assert_eq!(pair.validity().not_after, day_one() + 10 * DAY);
     assert_eq!(pair.chain().len(), 1);
     parse(&Files { authorities: None, ..files }, day_one()).unwrap();
+}
+
+#[test]
+fn a_pair_that_signed_itself_is_its_own_authority() {
+    for is_ca in [IsCa::NoCa, IsCa::Ca(BasicConstraints::Unconstrained)] {
+        let key = KeyPair::generate().unwrap();
+        let certificate = self_signed_by(&key, NAME, day_one(), |params| params.is_ca = is_ca);
+        let pem = certificate.pem().into_bytes();
+        let files = Files { certificate: pem.clone(), key: key.serialize_pem().into_bytes(), authorities: Some(pem) };
+        parse(&files, day_one()).unwrap_or_else(|error| panic!("{is_ca:?}: {error}"));
+    }
 }
 
 #[test]
@@ -72,7 +110,7 @@ type Authority = (String, rcgen::Issuer<'static, KeyPair>);
 fn rcgen_authority(name: &str, by: Option<(&Authority, KeyPair)>) -> Authority {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(rcgen::DnType::CommonName, name);
-    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     set_validity(&mut params, Validity { not_before: day_one(), not_after: day_one() + 100 * DAY });
     match by {
         None => {

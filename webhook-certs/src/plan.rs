@@ -244,8 +244,7 @@ fn to_adopt(secret: &CaSecret, live: &[LiveCaBundle], now: Timestamp) -> Vec<Cer
 pub(crate) fn trusted_now(live: &[LiveCaBundle], now: Timestamp) -> Vec<Certificate> {
     let mut kept: Vec<Certificate> = Vec::new();
     for certificate in live.iter().flat_map(|live| Certificate::readable_from_pem(&live.ca_bundle)) {
-        let usable = certificate.is_ca && certificate.validity.contains(now);
-        if usable && kept.len() < MAX_KEPT && !kept.contains(&certificate) {
+        if certificate.anchors(now) && kept.len() < MAX_KEPT && !kept.contains(&certificate) {
             kept.push(certificate);
         }
     }

@@ -137,7 +137,8 @@ impl CaSecret {
 
     /// Reads a Secret's data map.
     pub fn parse(data: &SecretData) -> Result<Self, SecretError> {
-        let bundle = authorities(data, BUNDLE)?.ok_or(SecretError::Missing { key: BUNDLE })?;
+        let bundle = certificates(data, BUNDLE)?.ok_or(SecretError::Missing { key: BUNDLE })?;
+        no_other_than(&bundle, BUNDLE, Certificate::can_anchor)?;
         let active = signer(data, ACTIVE)?.ok_or(SecretError::Missing { key: ACTIVE.0 })?;
         let next = signer(data, NEXT)?;
         if next.as_ref() == Some(&active) {
@@ -206,22 +207,32 @@ fn value<'a>(data: &'a SecretData, key: &str) -> Option<&'a [u8]> {
     data.get(key).map(Vec::as_slice).filter(|value| !value.is_empty())
 }
 
-fn authorities(data: &SecretData, key: &'static str) -> Result<Option<Vec<Certificate>>, SecretError> {
+fn certificates(data: &SecretData, key: &'static str) -> Result<Option<Vec<Certificate>>, SecretError> {
     let Some(pem) = value(data, key) else { return Ok(None) };
     let found = Certificate::all_from_pem(pem).map_err(|detail| SecretError::NotCertificates { key, detail })?;
     if found.is_empty() {
         let detail = "no CERTIFICATE block in it".to_owned();
         return Err(SecretError::NotCertificates { key, detail });
     }
-    if let Some(leaf) = found.iter().find(|certificate| !certificate.is_ca) {
-        return Err(SecretError::NotAnAuthority { key, subject: leaf.subject.clone() });
-    }
     Ok(Some(found))
+}
+
+/// What is trusted may also be a server's certificate itself, taken over from where it was (`Step::Adopt`); what signs
+/// may not.
+fn no_other_than(
+    certificates: &[Certificate],
+    key: &'static str,
+    fits: impl Fn(&Certificate) -> bool,
+) -> Result<(), SecretError> {
+    match certificates.iter().find(|certificate| !fits(certificate)) {
+        Some(other) => Err(SecretError::NotAnAuthority { key, subject: other.subject.clone() }),
+        None => Ok(()),
+    }
 }
 
 fn signer(data: &SecretData, keys: (&'static str, &'static str)) -> Result<Option<Ca>, SecretError> {
     let (certificate_key, private_key) = keys;
-    let (certificates, key) = match (authorities(data, certificate_key)?, value(data, private_key)) {
+    let (certificates, key) = match (certificates(data, certificate_key)?, value(data, private_key)) {
         (None, None) => return Ok(None),
         (Some(certificates), Some(key)) => (certificates, key),
         (Some(_), None) => {
@@ -231,6 +242,7 @@ fn signer(data: &SecretData, keys: (&'static str, &'static str)) -> Result<Optio
             return Err(SecretError::HalfPair { present: private_key, missing: certificate_key });
         }
     };
+    no_other_than(&certificates, certificate_key, |certificate| certificate.is_ca)?;
     let found = certificates.len();
     let Ok([certificate]) = <[Certificate; 1]>::try_from(certificates) else {
         return Err(SecretError::NotOne { key: certificate_key, found });
@@ -259,6 +271,7 @@ fn time(data: &SecretData, key: &'static str) -> Result<Option<Timestamp>, Secre
 mod tests {
     use super::*;
     use crate::leaf::{Jitter, Leaf, LeafRequest};
+    use crate::pair::tests::{certificate_of_a_client, self_signed};
 
     fn day_one() -> Timestamp {
         "2026-03-01T10:00:00Z".parse().unwrap()
@@ -300,6 +313,14 @@ mod tests {
         let request = LeafRequest { dns_names: vec!["w.ns.svc".into()], ips: vec![], jitter: Jitter::NONE };
         let leaf = Leaf::sign(read.active(), &request, day_one()).unwrap();
         crate::verify::verify(leaf.chain(), &read.bundle_pem(), "w.ns.svc", day_one()).unwrap();
+    }
+
+    #[test]
+    fn a_servers_certificate_that_was_trusted_itself_retires_as_an_authority_does() {
+        let itself = Certificate::from_der(self_signed("w.ns.svc", day_one()).der().clone()).unwrap();
+        let secret = CaSecret::first(ca(), vec![itself.clone()]);
+        let read = CaSecret::parse(&secret.to_data()).unwrap();
+        assert!(read.retiring().eq([&itself]));
     }
 
     #[test]
@@ -347,9 +368,9 @@ mod tests {
             ("bundle is prose", set("ca.crt", b"hello".to_vec()), "no CERTIFICATE block in it"),
             ("bundle is cut off", cut("ca.crt"), "the key ca.crt does not hold PEM certificates"),
             (
-                "bundle holds a leaf",
-                set("ca.crt", leaf.clone()),
-                "the certificate \"CN=w.ns.svc\" in ca.crt is not a certificate authority",
+                "bundle holds a client",
+                set("ca.crt", certificate_of_a_client().to_pem().into_bytes()),
+                "the certificate \"CN=a client\" in ca.crt is not a certificate authority",
             ),
             (
                 "bundle lacks the signer",
