@@ -309,8 +309,10 @@ impl Metrics {
         self.cost_write("Ok");
         self.cost_ranking(0.001, 1, 0);
         self.cost_stood_down(1, 0);
-        self.certificate_end(Role::Leaf, Some(jiff::Timestamp::UNIX_EPOCH));
-        self.rotation_step("Publish");
+        let (not_before, not_after) = (jiff::Timestamp::UNIX_EPOCH, jiff::Timestamp::UNIX_EPOCH);
+        self.certificate_validity(Role::Leaf, Some(webhook_certs::cert::Validity { not_before, not_after }));
+        self.rotation_step(Some("Publish"));
+        self.certificate_step_failed("Damaged");
         self.probed("Reached", Some(true), jiff::Timestamp::UNIX_EPOCH);
     }
 
@@ -331,6 +333,6 @@ mod tests {
         let text = metrics.encode().unwrap();
         assert!(text.contains(r#"belay_eviction_reviews_total{decision="Hold",reason="AwaitingRestart"} 1"#), "{text}");
         let helped: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("# HELP ")).collect();
-        assert_eq!(helped.len(), 31, "each metric has its HELP: {text}");
+        assert_eq!(helped.len(), 33, "each metric has its HELP: {text}");
     }
 }

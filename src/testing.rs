@@ -2,7 +2,7 @@
 
 mod api_server;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -86,6 +86,10 @@ impl Folder {
         let folder = std::env::temp_dir().join(format!("belay-test-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder can be made");
         Self(folder)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
     }
 
     /// A file in it with this text.

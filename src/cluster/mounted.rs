@@ -37,12 +37,13 @@ pub enum ReadError {
     },
 }
 
-/// Reads `tls.crt`, `tls.key` and, where it is there, `ca.crt`, all of one moment.
+/// Reads `tls.crt`, `tls.key` and `ca.crt`, all of one moment. A `ca.crt` that is not there is read as an empty one: what
+/// that means is for the pair's check to say.
 pub fn files(folder: &Path) -> Result<Files, ReadError> {
     let once = || {
         let authorities = match read(folder, "ca.crt") {
-            Err(ReadError::Unreadable { source, .. }) if source.kind() == ErrorKind::NotFound => None,
-            found => Some(found?),
+            Err(ReadError::Unreadable { source, .. }) if source.kind() == ErrorKind::NotFound => Vec::new(),
+            found => found?,
         };
         Ok(Files { certificate: read(folder, "tls.crt")?, key: read(folder, "tls.key")?, authorities })
     };
@@ -115,11 +116,11 @@ mod tests {
         let volume = Volume::new("versions");
         volume.swap("1", &pair("one"));
         let read = files(&volume.0).unwrap();
-        assert_eq!(read, Files { certificate: b"one".to_vec(), key: b"one".to_vec(), authorities: None });
+        assert_eq!(read, Files { certificate: b"one".to_vec(), key: b"one".to_vec(), authorities: Vec::new() });
         let error = authorities(&volume.0).unwrap_err().to_string();
         assert!(error.contains("ca.crt"), "{error}");
         volume.swap("2", &[&pair("two")[..], &[("ca.crt", "trust")]].concat());
-        assert_eq!(files(&volume.0).unwrap().authorities.as_deref(), Some(&b"trust"[..]));
+        assert_eq!(files(&volume.0).unwrap().authorities, b"trust");
         assert_eq!(authorities(&volume.0).unwrap(), b"trust");
     }
 

@@ -85,6 +85,18 @@ impl Trust {
         Self { sight: Sight { seen, changed: watch::Sender::new(()) }, health: Vec::new() }
     }
 
+    /// As if the Secret were this now.
+    #[cfg(test)]
+    pub(crate) fn see_secret(&self, secret: Option<Result<CaSecret, String>>) {
+        self.sight.change(|seen| seen.secret = secret);
+    }
+
+    /// As if these entries trusted what they say now.
+    #[cfg(test)]
+    pub(crate) fn see_live(&self, live: Vec<LiveCaBundle>) {
+        self.sight.change(|seen| seen.validating = live);
+    }
+
     /// The Secret: absent, unusable and why, or sound.
     pub fn secret(&self) -> Option<Result<CaSecret, String>> {
         self.sight.seen.read().secret.clone()

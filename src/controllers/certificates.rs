@@ -5,10 +5,11 @@
 //! It plans on what is watched, and before it writes it reads the objects live and plans again, so a stale leader
 //! changes nothing.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use k8s_openapi::api::apps::v1::ReplicaSet;
@@ -19,6 +20,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
+use webhook_certs::cert::Certificate;
 use webhook_certs::plan::Awaited;
 use webhook_certs::{CaSecret, ConfigKind, Entry, Given, LiveCaBundle, Step, given, plan};
 
@@ -36,7 +38,10 @@ const TICK: Duration = Duration::from_mins(1);
 /// Pause after a step failed.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Why a step failed. The variant's name is the metric label.
+/// What is told in the place of a step where none can be planned.
+const NO_STEP: &str = "Damaged";
+
+/// Why a step failed. The variant's name is the metric label; of a read or write, its own error's.
 #[derive(Debug, Error)]
 enum StepError {
     /// A read or write failed.
@@ -45,23 +50,34 @@ enum StepError {
     /// The Secret is damaged.
     #[error("{0}")]
     Damaged(String),
-    /// The step does not fit any more, or no key could be made.
+    /// No key could be made, or the step does not fit any more.
     #[error(transparent)]
-    Plan(#[from] webhook_certs::plan::ApplyError),
+    NotMade(#[from] webhook_certs::plan::ApplyError),
     /// The mounted file cannot be read.
     #[error(transparent)]
-    Read(#[from] mounted::ReadError),
+    Unreadable(#[from] mounted::ReadError),
     /// It holds nothing that could be trusted.
     #[error(transparent)]
-    Given(#[from] given::GivenError),
+    Unusable(#[from] given::GivenError),
 }
 
 impl StepError {
+    /// The metric label.
+    fn label(&self) -> &'static str {
+        match self {
+            Self::Apply(error) => error.label(),
+            Self::Damaged(_) => "Damaged",
+            Self::NotMade(_) => "NotMade",
+            Self::Unreadable(_) => "Unreadable",
+            Self::Unusable(_) => "Unusable",
+        }
+    }
+
     fn is_benign(&self) -> bool {
         match self {
             Self::Apply(error) => error.is_benign(),
-            Self::Damaged(_) | Self::Read(_) | Self::Given(_) => false,
-            Self::Plan(error) => matches!(error, webhook_certs::plan::ApplyError::Outdated { .. }),
+            Self::Damaged(_) | Self::Unreadable(_) | Self::Unusable(_) => false,
+            Self::NotMade(error) => matches!(error, webhook_certs::plan::ApplyError::Outdated { .. }),
         }
     }
 }
@@ -92,14 +108,14 @@ pub struct Loop {
 pub enum Source {
     /// Made here, and kept in the Secret of this name.
     Own(String),
-    /// Given in `ca.crt` in this folder.
-    Files(PathBuf, Given),
+    /// Given in `ca.crt` in this folder; what is remembered of it since this replica leads.
+    Files(PathBuf, Option<Given>),
 }
 
 impl Source {
     /// The `ca.crt` in this folder.
     pub fn files(folder: PathBuf) -> Self {
-        Self::Files(folder, Given::default())
+        Self::Files(folder, None)
     }
 
     /// How long nothing is looked at where nothing changes.
@@ -125,34 +141,61 @@ impl Loop {
         let mut leadership = self.leadership.changes();
         let mut reported: Option<String> = None;
         loop {
-            let pause = if self.leadership.is_leader() && self.trust.ready().is_ok() {
-                match Box::pin(self.step()).await {
-                    Ok(true) => Duration::ZERO,
-                    Ok(false) => {
-                        reported = None;
-                        self.source.tick()
-                    }
-                    Err(error) => {
-                        let text = error.to_string();
-                        if !error.is_benign() && reported.as_ref() != Some(&text) {
-                            tracing::error!(error = %text, "certificates not brought up to date, trying again");
-                            reported = Some(text);
-                        }
-                        RETRY
-                    }
-                }
-            } else if self.leadership.is_leader() {
-                // The watches complete without a word of their own.
-                RETRY
-            } else {
-                TICK
-            };
+            let pause = self.look(&mut reported).await;
             tokio::select! {
                 _ = changes.changed() => {}
                 _ = leadership.changed() => {}
                 () = tokio::time::sleep(pause) => {}
                 () = stop.cancelled() => return,
             }
+        }
+    }
+
+    /// One look, and how long to wait until the next one. What was reported last is not told again.
+    async fn look(&mut self, reported: &mut Option<String>) -> Duration {
+        if !self.leadership.is_leader() {
+            self.forget();
+            return TICK;
+        }
+        if self.trust.ready().is_err() {
+            // The watches complete without a word of their own.
+            return RETRY;
+        }
+        match Box::pin(self.step()).await {
+            Ok(true) => Duration::ZERO,
+            Ok(false) => {
+                *reported = None;
+                self.source.tick()
+            }
+            Err(error) => {
+                self.failed(&error, reported);
+                RETRY
+            }
+        }
+    }
+
+    fn failed(&self, error: &StepError, reported: &mut Option<String>) {
+        if error.is_benign() {
+            return;
+        }
+        self.metrics.certificate_step_failed(error.label());
+        if matches!(error, StepError::Damaged(_)) {
+            self.metrics.certificate_validity(Role::Authority, None);
+            self.metrics.rotation_step(Some(NO_STEP));
+        }
+        let text = error.to_string();
+        if reported.as_ref() != Some(&text) {
+            tracing::error!(error = %text, "certificates not brought up to date, trying again");
+            *reported = Some(text);
+        }
+    }
+
+    /// Another replica knows better from now on.
+    fn forget(&mut self) {
+        self.metrics.certificate_validity(Role::Authority, None);
+        self.metrics.rotation_step(None);
+        if let Source::Files(_, memory) = &mut self.source {
+            *memory = None;
         }
     }
 
@@ -165,12 +208,16 @@ impl Loop {
             }
             Source::Files(folder, memory) => {
                 let now = Clock::wall();
-                let authorities = given::authorities(&mounted::authorities(folder)?, now)?;
-                self.metrics.certificate_end(Role::Authority, given::last_end(&authorities));
-                if memory.wanted(&authorities, &self.trust.live(), now).targets.is_empty() {
+                let found = authorities_in(folder, now);
+                let longest = found.as_ref().ok().and_then(|authorities| given::longest(authorities));
+                self.metrics.certificate_validity(Role::Authority, longest);
+                let authorities = found?;
+                let mut wanted = |live: &[LiveCaBundle]| Some(memory.as_mut()?.wanted(&authorities, live, now));
+                if wanted(&self.trust.live()).is_some_and(|wanted| wanted.targets.is_empty()) {
                     return Ok(false);
                 }
                 let live = read_configurations(&self.client, &self.configurations).await?;
+                let memory = memory.get_or_insert_with(|| Given::begin(&authorities, &live.bundles, now));
                 let wanted = memory.wanted(&authorities, &live.bundles, now);
                 if wanted.targets.is_empty() {
                     return Ok(false);
@@ -189,10 +236,10 @@ impl Loop {
             Some(Ok(secret)) => Some(secret),
             None => None,
         };
-        let end = seen.as_ref().map(|secret| secret.active().certificate().validity.not_after);
-        self.metrics.certificate_end(Role::Authority, end);
+        let validity = seen.as_ref().map(|secret| secret.active().certificate().validity);
+        self.metrics.certificate_validity(Role::Authority, validity);
         let step = plan(seen.as_ref(), &self.trust.live(), Clock::wall());
-        self.metrics.rotation_step(coming(&step));
+        self.metrics.rotation_step(Some(coming(&step)));
         if matches!(step, Step::Wait { .. }) {
             return Ok(false);
         }
@@ -300,6 +347,11 @@ impl Loop {
     }
 }
 
+/// The authorities that are given in this folder.
+fn authorities_in(folder: &Path, now: Timestamp) -> Result<Vec<Certificate>, StepError> {
+    Ok(given::authorities(&mounted::authorities(folder)?, now)?)
+}
+
 fn tell(step: &'static str) {
     tracing::info!(step, "certificates brought up to date");
 }
@@ -325,3 +377,7 @@ async fn read_configurations(client: &Client, names: &WebhookConfigurations) -> 
         validating.iter().flat_map(validating_bundles).chain(mutating.iter().flat_map(mutating_bundles)).collect();
     Ok(Live { validating, mutating, bundles })
 }
+
+#[cfg(test)]
+#[path = "certificates_tests.rs"]
+mod tests;

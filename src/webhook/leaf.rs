@@ -1,5 +1,6 @@
 //! This replica's serving certificate: signed in memory or read from files, switched without a dropped connection.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use rustls::sign::CertifiedKey;
 use tokio_util::sync::CancellationToken;
+use webhook_certs::cert::Validity;
 use webhook_certs::replica::{NotReady, Tick};
 use webhook_certs::{CertResolver, LeafRequest, LiveCaBundle, Mounted, Replica, given};
 
@@ -38,8 +40,25 @@ pub struct ServingLeaf {
 
 struct State {
     keeper: Keeper,
-    /// What is wrong with what the next certificate would be made of.
-    trouble: Option<String>,
+    trouble: Option<Trouble>,
+}
+
+/// What is wrong with what the next certificate would be made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Trouble {
+    effect: Effect,
+    error: String,
+}
+
+/// What that means for what is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effect {
+    /// There is nothing to serve yet.
+    NoneYet,
+    /// The certificate stays that is there.
+    NoNew,
+    /// The CA Secret is damaged; certificates are signed by the authority that it held before.
+    LastAuthority,
 }
 
 /// Who decides what is served.
@@ -50,11 +69,26 @@ enum Keeper {
 
 /// What one look came to.
 struct Look {
-    /// Served from now on, and when it is over.
-    switched: Option<(Arc<CertifiedKey>, Timestamp)>,
-    /// When the authority is over.
-    authority: Option<Timestamp>,
-    trouble: Option<String>,
+    /// Served from now on, and when it is valid.
+    switched: Option<(Arc<CertifiedKey>, Validity)>,
+    /// When the authority is valid.
+    authority: Option<Validity>,
+    trouble: Option<Trouble>,
+}
+
+impl Look {
+    fn new<C, E: Display>(
+        tick: Result<Tick<C>, E>,
+        served: impl FnOnce(C) -> (Arc<CertifiedKey>, Validity),
+        authority: Option<Validity>,
+    ) -> Self {
+        let (switched, error) = match tick {
+            Ok(Tick::Switched(certificate)) => (Some(served(certificate)), None),
+            Ok(Tick::Unchanged | Tick::Held { .. }) => (None, None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        Self { switched, authority, trouble: error.map(|error| Trouble { effect: Effect::NoNew, error }) }
+    }
 }
 
 impl ServingLeaf {
@@ -103,19 +137,34 @@ impl ServingLeaf {
     fn tick(&self, resolver: &CertResolver, now: Timestamp) {
         let mut state = self.state.lock();
         let look = state.keeper.look(&self.trust, now);
-        if let Some((certified, not_after)) = look.switched {
+        if let Some((certified, validity)) = look.switched {
             resolver.set_certified(certified);
-            self.metrics.certificate_end(Role::Leaf, Some(not_after));
-            tracing::info!(%not_after, "serving certificate switched");
+            self.metrics.certificate_validity(Role::Leaf, Some(validity));
+            tracing::info!(not_after = %validity.not_after, "serving certificate switched");
         }
-        self.metrics.certificate_end(Role::Authority, look.authority);
+        self.metrics.certificate_validity(Role::Authority, look.authority);
         if let Some(trouble) = look.trouble.as_ref().filter(|&found| state.trouble.as_ref() != Some(found)) {
-            tracing::error!(error = %trouble, "no new serving certificate; the present one goes on being served");
+            trouble.tell();
             if matches!(state.keeper, Keeper::Files(..)) {
                 self.metrics.certificate_files_refused();
             }
         }
         state.trouble = look.trouble;
+    }
+}
+
+impl Trouble {
+    fn tell(&self) {
+        let error = &self.error;
+        match self.effect {
+            Effect::NoneYet => tracing::error!(%error, "no serving certificate yet"),
+            Effect::NoNew => {
+                tracing::error!(%error, "no new serving certificate; the present one goes on being served");
+            }
+            Effect::LastAuthority => {
+                tracing::error!(%error, "the CA Secret cannot be used; the authority that it held before goes on signing");
+            }
+        }
     }
 }
 
@@ -126,7 +175,9 @@ impl State {
             Keeper::Files(_, mounted) => mounted.ready(live, now),
         };
         readiness.map_err(|reason| match (&reason, &self.trouble) {
-            (NotReady::NoLeaf | NotReady::NoPair, Some(trouble)) => format!("no serving certificate yet: {trouble}"),
+            (NotReady::NoLeaf | NotReady::NoPair, Some(trouble)) => {
+                format!("no serving certificate yet: {}", trouble.error)
+            }
             _ => reason.to_string(),
         })
     }
@@ -140,41 +191,39 @@ impl Keeper {
         }
     }
 
-    fn look(&mut self, trust: &Trust, now: Timestamp) -> Look {
+    fn serves(&self) -> bool {
         match self {
+            Self::Own(replica) => replica.served().is_some(),
+            Self::Files(_, mounted) => mounted.served().is_some(),
+        }
+    }
+
+    fn look(&mut self, trust: &Trust, now: Timestamp) -> Look {
+        let mut look = match self {
             Self::Own(replica) => {
-                let (secret, damage) = match trust.secret() {
-                    Some(Ok(secret)) => (Some(secret), None),
-                    Some(Err(error)) => (None, Some(error)),
-                    None => (None, None),
+                let (secret, damage) = match trust.secret().transpose() {
+                    Ok(secret) => (secret, None),
+                    Err(error) => (None, Some(Trouble { effect: Effect::LastAuthority, error })),
                 };
-                let authority = secret.as_ref().map(|secret| secret.active().certificate().validity.not_after);
-                match replica.tick(secret.as_ref(), &trust.live(), now) {
-                    Ok(Tick::Switched(leaf)) => {
-                        let switched = Some((leaf.certified(), leaf.validity().not_after));
-                        Look { switched, authority, trouble: damage }
-                    }
-                    Ok(Tick::Unchanged | Tick::Held { .. }) => Look { switched: None, authority, trouble: damage },
-                    Err(error) => Look { switched: None, authority, trouble: Some(error.to_string()) },
-                }
+                let authority = secret.as_ref().map(|secret| secret.active().certificate().validity);
+                let tick = replica.tick(secret.as_ref(), &trust.live(), now);
+                let look = Look::new(tick, |leaf| (leaf.certified(), leaf.validity()), authority);
+                Look { trouble: look.trouble.or(damage), ..look }
             }
             Self::Files(folder, mounted) => {
-                let files = match mounted::files(folder) {
-                    Ok(files) => files,
-                    Err(error) => return Look { switched: None, authority: None, trouble: Some(error.to_string()) },
-                };
-                let authorities = files.authorities.as_deref().and_then(|pem| given::authorities(pem, now).ok());
-                let authority = authorities.as_deref().and_then(given::last_end);
-                match mounted.tick(&files, &trust.live(), now) {
-                    Ok(Tick::Switched(pair)) => {
-                        let switched = Some((pair.certified(), pair.validity().not_after));
-                        Look { switched, authority, trouble: None }
-                    }
-                    Ok(Tick::Unchanged | Tick::Held { .. }) => Look { switched: None, authority, trouble: None },
-                    Err(error) => Look { switched: None, authority, trouble: Some(error.to_string()) },
-                }
+                let files = mounted::files(folder).map_err(|error| error.to_string());
+                let authorities =
+                    files.as_ref().ok().and_then(|files| given::authorities(&files.authorities, now).ok());
+                let authority = authorities.as_deref().and_then(given::longest);
+                let tick =
+                    files.and_then(|files| mounted.tick(&files, &trust.live(), now).map_err(|error| error.to_string()));
+                Look::new(tick, |pair| (pair.certified(), pair.validity()), authority)
             }
+        };
+        if let Some(trouble) = look.trouble.as_mut().filter(|_| !self.serves()) {
+            trouble.effect = Effect::NoneYet;
         }
+        look
     }
 }
 

@@ -24,8 +24,8 @@ pub struct Files {
     pub certificate: Vec<u8>,
     /// `tls.key`.
     pub key: Vec<u8>,
-    /// `ca.crt`: what callers are to trust; `None` where there is no such file, as for an authority that is public.
-    pub authorities: Option<Vec<u8>>,
+    /// `ca.crt`: what callers are to trust; empty where there is no such file.
+    pub authorities: Vec<u8>,
 }
 
 /// Why a pair is not taken. Each text names the file, the fault and the remedy; it does not change with time, so that it
@@ -77,6 +77,13 @@ pub enum PairError {
         /// End of its validity.
         not_after: Timestamp,
     },
+    /// Nobody could be told whom to trust. An API server asks the authorities of its own machine only where a `caBundle`
+    /// is empty, which is what all of them are at the beginning, too: it says nothing of whose certificate is meant.
+    #[error(
+        "ca.crt is missing or empty, so nothing says whom API servers are to trust; put the authority of tls.crt there, \
+         also where it is a public one"
+    )]
+    NoAuthorities,
     /// It does not lead to the authority beside it.
     #[error("tls.crt does not lead to an authority in ca.crt ({0}); put the authority that signed it there")]
     Untrusted(VerifyError),
@@ -113,8 +120,11 @@ impl Pair {
             let Validity { not_before, not_after } = validity;
             return Err(PairError::NotValid { subject, not_before, not_after });
         }
-        if let (Some(authorities), Some(name)) = (&files.authorities, names.first()) {
-            verify(&chain, authorities, name, now).map_err(PairError::Untrusted)?;
+        if files.authorities.is_empty() {
+            return Err(PairError::NoAuthorities);
+        }
+        if let Some(name) = names.first() {
+            verify(&chain, &files.authorities, name, now).map_err(PairError::Untrusted)?;
         }
         let certified = CertifiedKey::from_der(chain, key, provider()).map_err(|error| match error {
             rustls::Error::InconsistentKeys(_) => PairError::KeyMismatch { subject: subject.clone() },

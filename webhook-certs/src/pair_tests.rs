@@ -31,7 +31,7 @@ pub(crate) fn files_from(ca: &Ca, name: &str, not_before: Timestamp) -> Files {
     Files {
         certificate: certificate.pem().into_bytes(),
         key: key.serialize_pem().into_bytes(),
-        authorities: Some(ca.certificate().to_pem().into_bytes()),
+        authorities: ca.certificate().to_pem().into_bytes(),
     }
 }
 
@@ -67,12 +67,11 @@ fn parse(files: &Files, now: Timestamp) -> Result<Pair, PairError> {
 }
 
 #[test]
-fn a_good_pair_is_served_as_it_is_with_or_without_its_authority() {
+fn a_good_pair_is_served_as_it_is() {
     let files = files(&authority(), NAME);
     let pair = parse(&files, day_one() + DAY).unwrap();
     assert_eq!(pair.validity().not_after, day_one() + 10 * DAY);
     assert_eq!(pair.chain().len(), 1);
-    parse(&Files { authorities: None, ..files }, day_one()).unwrap();
 }
 
 #[test]
@@ -81,15 +80,15 @@ fn a_pair_that_signed_itself_is_its_own_authority() {
         let key = KeyPair::generate().unwrap();
         let certificate = self_signed_by(&key, NAME, day_one(), |params| params.is_ca = is_ca);
         let pem = certificate.pem().into_bytes();
-        let files = Files { certificate: pem.clone(), key: key.serialize_pem().into_bytes(), authorities: Some(pem) };
+        let files = Files { certificate: pem.clone(), key: key.serialize_pem().into_bytes(), authorities: pem };
         parse(&files, day_one()).unwrap_or_else(|error| panic!("{is_ca:?}: {error}"));
     }
 }
 
 #[test]
 fn a_leaf_leads_to_its_authority_by_intermediates_that_follow_it() {
-    let (root, intermediate) = (rcgen_authority("root", None), KeyPair::generate().unwrap());
-    let between = rcgen_authority("between", Some((&root, intermediate)));
+    let (root, intermediate) = (rcgen_authority("root", 100, None), KeyPair::generate().unwrap());
+    let between = rcgen_authority("between", 100, Some((&root, intermediate)));
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(vec![NAME.to_owned()]).unwrap();
     set_validity(&mut params, Validity { not_before: day_one(), not_after: day_one() + 10 * DAY });
@@ -97,7 +96,7 @@ fn a_leaf_leads_to_its_authority_by_intermediates_that_follow_it() {
     let files = |certificate: String| Files {
         certificate: certificate.into_bytes(),
         key: key.serialize_pem().into_bytes(),
-        authorities: Some(root.0.clone().into_bytes()),
+        authorities: root.0.clone().into_bytes(),
     };
     assert_eq!(parse(&files(format!("{leaf}{}", between.0)), day_one()).unwrap().chain().len(), 2);
     let error = parse(&files(leaf), day_one()).unwrap_err();
@@ -106,12 +105,12 @@ fn a_leaf_leads_to_its_authority_by_intermediates_that_follow_it() {
 
 type Authority = (String, rcgen::Issuer<'static, KeyPair>);
 
-/// An authority that may sign others, self-signed or signed by another one with this key.
-fn rcgen_authority(name: &str, by: Option<(&Authority, KeyPair)>) -> Authority {
+/// An authority that may sign others for so many days, self-signed or signed by another one with this key.
+fn rcgen_authority(name: &str, days: i32, by: Option<(&Authority, KeyPair)>) -> Authority {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(rcgen::DnType::CommonName, name);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    set_validity(&mut params, Validity { not_before: day_one(), not_after: day_one() + 100 * DAY });
+    set_validity(&mut params, Validity { not_before: day_one(), not_after: day_one() + days * DAY });
     match by {
         None => {
             let key = KeyPair::generate().unwrap();
@@ -119,6 +118,25 @@ fn rcgen_authority(name: &str, by: Option<(&Authority, KeyPair)>) -> Authority {
         }
         Some((issuer, key)) => (params.signed_by(&key, &issuer.1).unwrap().pem(), rcgen::Issuer::new(params, key)),
     }
+}
+
+#[test]
+fn a_fault_of_the_chain_is_told_in_the_same_words_as_time_goes_by() {
+    let root = rcgen_authority("root", 100, None);
+    let between = rcgen_authority("between", 5, Some((&root, KeyPair::generate().unwrap())));
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(vec![NAME.to_owned()]).unwrap();
+    set_validity(&mut params, Validity { not_before: day_one(), not_after: day_one() + 10 * DAY });
+    let leaf = params.signed_by(&key, &between.1).unwrap().pem();
+    let files = Files {
+        certificate: format!("{leaf}{}", between.0).into_bytes(),
+        key: key.serialize_pem().into_bytes(),
+        authorities: root.0.into_bytes(),
+    };
+    parse(&files, day_one()).unwrap();
+    let over = |seconds| parse(&files, day_one() + 6 * DAY + SignedDuration::from_secs(seconds)).unwrap_err();
+    assert_eq!(over(0), over(10));
+    assert!(over(0).to_string().contains("of its chain expired at 2026-03-06T10:00:00Z"), "{}", over(0));
 }
 
 #[test]
@@ -165,13 +183,14 @@ fn every_fault_names_the_file_and_the_remedy() {
         ("a day late", good.clone(), day_one() + 11 * DAY, "to 2026-03-11T10:00:00Z; renew it"),
         (
             "another authority",
-            with(&|it| it.authorities = Some(ca_pem(&other))),
+            with(&|it| it.authorities = ca_pem(&other)),
             day_one(),
             "does not lead to an authority in ca.crt",
         ),
+        ("no authority", with(&|it| it.authorities.clear()), day_one(), "ca.crt is missing or empty"),
         (
-            "an empty authority",
-            with(&|it| it.authorities = Some(vec![])),
+            "no authority's certificate",
+            with(&|it| it.authorities = b"garbage".to_vec()),
             day_one(),
             "does not lead to an authority in ca.crt",
         ),

@@ -36,7 +36,7 @@ pub const SETTLE: SignedDuration = SignedDuration::from_mins(2);
 
 /// How many trusted authorities a new Secret takes over from live bundles. Ours hold three at the
 /// very most; a foreign bundle with a whole web PKI in it must not fill the Secret.
-pub(crate) const MAX_KEPT: usize = 16;
+const MAX_KEPT: usize = 16;
 
 /// The kinds of objects that hold a `caBundle`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,6 +81,14 @@ pub struct LiveCaBundle {
     pub entry: Entry,
     /// Its `clientConfig.caBundle`, decoded; empty where it is absent.
     pub ca_bundle: Vec<u8>,
+}
+
+impl LiveCaBundle {
+    /// Authorities that a caller accepts at `now`, in the order of the bundle.
+    pub(crate) fn anchors(&self, now: Timestamp) -> impl Iterator<Item = Certificate> {
+        let readable = Certificate::readable_from_pem(&self.ca_bundle).into_iter();
+        readable.filter(move |certificate| certificate.anchors(now))
+    }
 }
 
 /// The next step. Carry it out, then plan again.
@@ -162,7 +170,9 @@ pub enum ApplyError {
 /// Repairs come before progress, and trust before signing.
 pub fn plan(secret: Option<&CaSecret>, live: &[LiveCaBundle], now: Timestamp) -> Step {
     let Some(secret) = secret else {
-        return Step::Create { keep: trusted_now(live, now) };
+        let mut keep = trusted_now(live, now);
+        keep.truncate(MAX_KEPT);
+        return Step::Create { keep };
     };
     let keep = to_adopt(secret, live, now);
     if !keep.is_empty() {
@@ -241,14 +251,14 @@ fn to_adopt(secret: &CaSecret, live: &[LiveCaBundle], now: Timestamp) -> Vec<Cer
 }
 
 /// Authorities in live bundles that a caller accepts at `now`, each once.
-pub(crate) fn trusted_now(live: &[LiveCaBundle], now: Timestamp) -> Vec<Certificate> {
-    let mut kept: Vec<Certificate> = Vec::new();
-    for certificate in live.iter().flat_map(|live| Certificate::readable_from_pem(&live.ca_bundle)) {
-        if certificate.anchors(now) && kept.len() < MAX_KEPT && !kept.contains(&certificate) {
-            kept.push(certificate);
+fn trusted_now(live: &[LiveCaBundle], now: Timestamp) -> Vec<Certificate> {
+    let mut found: Vec<Certificate> = Vec::new();
+    for certificate in live.iter().flat_map(|live| live.anchors(now)) {
+        if !found.contains(&certificate) {
+            found.push(certificate);
         }
     }
-    kept
+    found
 }
 
 impl Step {

@@ -238,6 +238,15 @@ fn a_foreign_bundle_full_of_authorities_does_not_fill_the_secret() {
 }
 
 #[test]
+fn a_foreign_bundle_full_of_authorities_does_not_hide_ours() {
+    let secret = created(day_one());
+    let crowd: Vec<u8> = (0..MAX_KEPT + 3).flat_map(|_| created(day_one()).bundle_pem()).collect();
+    let both = [crowd, secret.bundle_pem()].concat();
+    let step = plan(Some(&secret), &live_with(|_| both.clone()), day_one());
+    assert!(matches!(&step, Step::PatchBundles { ca_bundle, .. } if *ca_bundle == secret.bundle_pem()), "{step:?}");
+}
+
+#[test]
 fn an_authority_that_nobody_accepts_any_more_is_replaced_without_waiting() {
     let secret = created(day_one());
     let validity = secret.active().certificate().validity;

@@ -11,10 +11,10 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use rustls::RootCertStore;
 use rustls::client::danger::ServerCertVerifier as _;
 use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::server::ParsedCertificate;
+use rustls::{CertificateError, RootCertStore};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::cert::Certificate;
@@ -40,10 +40,10 @@ pub enum VerifyError {
     /// There is no leaf to check.
     #[error("no serving certificate was signed yet")]
     NoLeaf,
-    /// The chain does not verify.
+    /// The chain does not verify. The text does not change with time.
     #[error("the serving certificate does not verify against its caBundle: {reason}")]
     Refused {
-        /// rustls' reason.
+        /// The reason, mostly in rustls' words.
         reason: String,
     },
 }
@@ -75,7 +75,21 @@ pub fn verify(chain: &[CertificateDer<'_>], ca_bundle: &[u8], name: &str, now: T
     verifier
         .verify_server_cert(leaf, intermediates, &server_name, &[], at)
         .map(drop)
-        .map_err(|error| VerifyError::Refused { reason: error.to_string() })
+        .map_err(|error| VerifyError::Refused { reason: without_the_time(&error) })
+}
+
+/// rustls' reason, but for the moment at which it was asked: what does not change is told in the same words.
+fn without_the_time(error: &rustls::Error) -> String {
+    let at = |time: &UnixTime| Timestamp::from_second(time.as_secs().cast_signed()).unwrap_or(Timestamp::MAX);
+    match error {
+        rustls::Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. }) => {
+            format!("a certificate of its chain expired at {}", at(not_after))
+        }
+        rustls::Error::InvalidCertificate(CertificateError::NotValidYetContext { not_before, .. }) => {
+            format!("a certificate of its chain is not valid before {}", at(not_before))
+        }
+        other => other.to_string(),
+    }
 }
 
 /// Whether a leaf that is trusted itself is accepted: it is valid now, for the name and for servers.
