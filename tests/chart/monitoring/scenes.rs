@@ -37,6 +37,8 @@ fn healthy() -> Vec<String> {
         ("belay_probe_last_reached_timestamp_seconds", r#"pod="webhook-1""#, "0x130"),
         ("belay_certificate_not_after_timestamp_seconds", r#"pod="webhook-1",role="Leaf""#, &format!("{week}x130")),
         ("belay_certificate_not_after_timestamp_seconds", r#"pod="controller-1",role="Leaf""#, "0x130"),
+        ("belay_certificate_not_before_timestamp_seconds", r#"pod="webhook-1",role="Leaf""#, "0x130"),
+        ("belay_certificate_not_before_timestamp_seconds", r#"pod="controller-1",role="Authority""#, "0x130"),
         (
             "belay_certificate_not_after_timestamp_seconds",
             r#"pod="controller-1",role="Authority""#,
@@ -73,6 +75,15 @@ struct Firing {
 
 fn firing(alert: &'static str, says: &'static [&'static str], metric: &str, labels: &str, values: &str) -> Firing {
     Firing { alert, series: vec![series(metric, labels, values)], says }
+}
+
+/// A certificate that lives for so many hours, of which so many are left at the end of the scene.
+fn certificate(role: &str, lives: i64, left: i64) -> [String; 2] {
+    let labels = format!(r#"pod="some-pod",role="{role}""#);
+    let end = i64::from(END) + left * 3600;
+    [("after", end), ("before", end - lives * 3600)].map(|(which, at)| {
+        series(&format!("belay_certificate_not_{which}_timestamp_seconds"), &labels, &format!("{at}x130"))
+    })
 }
 
 fn counters() -> Vec<Firing> {
@@ -144,7 +155,6 @@ fn counters() -> Vec<Firing> {
 }
 
 fn gauges() -> Vec<Firing> {
-    let certificate = "belay_certificate_not_after_timestamp_seconds";
     let deadline = "belay_hold_next_deadline_timestamp_seconds";
     let leads = |one: &str, other: &str| {
         let leader = |pod: &str, values: &str| series("belay_leader", &format!("pod=\"{pod}\""), values);
@@ -158,7 +168,11 @@ fn gauges() -> Vec<Firing> {
         let labels = format!(r#"pod="webhook-1",path="/validate/eviction",le="{le}""#);
         series("belay_review_duration_seconds_bucket", &labels, values)
     };
-    let hours = |hours: u32| format!("{}x130", END + hours * 3600);
+    let expiring = |alert, says, role: &str, lives: i64, left: i64| Firing {
+        alert,
+        series: certificate(role, lives, left).to_vec(),
+        says,
+    };
     vec![
         firing(
             "BelayProbeFailed",
@@ -180,20 +194,11 @@ fn gauges() -> Vec<Firing> {
             series: vec![slow("0.16384", "0x130"), slow("0.32768", "0+1x130"), slow("+Inf", "0+1x130")],
             says: &["/validate/eviction", "326ms"],
         },
-        firing(
-            "BelayCertificateExpires",
-            &["belay-system/webhook-1 is valid for 23h"],
-            certificate,
-            r#"pod="webhook-1",role="Leaf""#,
-            &hours(23),
-        ),
-        firing(
-            "BelayAuthorityExpires",
-            &["29d"],
-            certificate,
-            r#"pod="controller-1",role="Authority""#,
-            &hours(29 * 24),
-        ),
+        expiring("BelayCertificateExpires", &["belay-system/some-pod is valid for 23h"], "Leaf", 7 * 24, 23),
+        expiring("BelayCertificateExpires", &["valid for 4h"], "Leaf", 24, 4),
+        expiring("BelayCertificateExpires", &["valid for 23h"], "Leaf", 90 * 24, 23),
+        expiring("BelayAuthorityExpires", &["29d"], "Authority", 365 * 24, 29 * 24),
+        expiring("BelayAuthorityExpires", &["5d"], "Authority", 30 * 24, 5 * 24),
         nobody("1x120 0x10", "0x130", &["0 controllers of Belay in belay-system"]),
         nobody("1x130", "0x120 1x10", &["2 controllers"]),
         firing(
@@ -246,7 +251,9 @@ fn each_alert_fires_when_it_is_meant_to_and_no_other_one_with_it() {
 #[test]
 fn nothing_fires_on_what_is_no_trouble() {
     let one = |metric: &str, labels: &str, values: &str| vec![series(metric, labels, values)];
-    let certificate = "belay_certificate_not_after_timestamp_seconds";
+    let renewed = |leaf: (i64, i64), authority: (i64, i64)| {
+        [certificate("Leaf", leaf.0, leaf.1), certificate("Authority", authority.0, authority.1)].concat()
+    };
     let deadline = "belay_hold_next_deadline_timestamp_seconds";
     let leads = |pod: &str, values: &str| series("belay_leader", &format!("pod=\"{pod}\""), values);
     let quiet = [
@@ -289,13 +296,9 @@ fn nothing_fires_on_what_is_no_trouble() {
         ("a failure of this morning", one("belay_handovers_total", r#"outcome="Failed""#, "4x130")),
         ("a body that is no review", one("belay_webhook_requests_unserved_total", r#"reason="TooLarge""#, "0+1x130")),
         ("a scanner's handshakes", one("belay_webhook_handshake_failures_total", r#"reason="Protocol""#, "0+1x130")),
-        (
-            "certificates that are renewed in time",
-            vec![
-                series(certificate, r#"pod="webhook-1",role="Leaf""#, &format!("{}x130", END + 50 * 3600)),
-                series(certificate, r#"pod="controller-1",role="Authority""#, &format!("{}x130", END + 100 * 86400)),
-            ],
-        ),
+        ("certificates that are renewed in time", renewed((7 * 24 + 1, 50), (365 * 24, 100 * 24))),
+        ("a day's certificate and a month's authority, a third of whose life is left", renewed((24, 8), (720, 240))),
+        ("an authority of ten years, of which two months are left", renewed((2160, 720), (87600, 60 * 24))),
         (
             "costs left to another controller for ten minutes",
             one("belay_deletion_cost_stood_down", r#"pod="controller-1",kind="Node""#, "0x110 3x20"),
