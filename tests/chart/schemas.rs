@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::chart;
 use crate::matrix;
 
-/// Kinds of other projects, which Kubernetes itself has not.
+/// Kinds of other projects, which Kubernetes itself has not; `live.rs` has an API server look at them.
 const OF_OTHERS: &[(&str, &str)] = &[
     ("monitoring.coreos.com/v1", "PodMonitor"),
     ("monitoring.coreos.com/v1", "ServiceMonitor"),

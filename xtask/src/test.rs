@@ -247,6 +247,8 @@ fn programs() -> anyhow::Result<String> {
     programs::karpenter()?;
     programs::descheduler()?;
     programs::scaled_objects()?;
+    programs::cert_manager()?;
+    programs::prometheus_operator()?;
     Ok(String::new())
 }
 

@@ -31,6 +31,16 @@ const CERT_MANAGER: Project = Project {
     files: &["deploy/crds/cert-manager.io_certificates.yaml", "deploy/crds/cert-manager.io_issuers.yaml"],
 };
 
+const PROMETHEUS_OPERATOR: Project = Project {
+    folder: "prometheus-operator",
+    module: "github.com/prometheus-operator/prometheus-operator",
+    files: &[
+        "example/prometheus-operator-crd/monitoring.coreos.com_podmonitors.yaml",
+        "example/prometheus-operator-crd/monitoring.coreos.com_prometheusrules.yaml",
+        "example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml",
+    ],
+};
+
 /// What `go mod download -json` says of a module.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -55,6 +65,14 @@ pub fn scaled_objects() -> anyhow::Result<String> {
 /// As [`scaled_objects`].
 pub fn cert_manager() -> anyhow::Result<String> {
     CERT_MANAGER.definitions()
+}
+
+/// The CustomResourceDefinitions of the Prometheus Operator's monitors and rules, as YAML. Blocks as [`scaled_objects`] does.
+///
+/// # Errors
+/// As [`scaled_objects`].
+pub fn prometheus_operator() -> anyhow::Result<String> {
+    PROMETHEUS_OPERATOR.definitions()
 }
 
 impl Project {

@@ -4,7 +4,8 @@
 //! place they come from and `go.sum` pins every byte. The programs of `tests/oracles`, `tests/promql`, `tests/schemas`,
 //! `tests/karpenter` and `tests/descheduler` are built in the same way from modules of their own, and for some of them
 //! from source of our own, so what tells one build of them from another is those files; only the tests that run them ask
-//! for them. Of KEDA and cert-manager only the definitions are taken, from `tests/keda` and `tests/cert-manager`.
+//! for them. Of KEDA, cert-manager and the Prometheus Operator only the definitions
+//! are taken, from `tests/keda`, `tests/cert-manager` and `tests/prometheus-operator`.
 
 mod definitions;
 mod workshop;
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-pub use definitions::{cert_manager, scaled_objects};
+pub use definitions::{cert_manager, prometheus_operator, scaled_objects};
 use workshop::Workshop;
 
 /// Names a folder whose programs are used where present, as the Kubernetes test tooling does.
