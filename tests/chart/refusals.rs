@@ -346,6 +346,32 @@ fn values_that_the_schema_refuses() {
     ]);
 }
 
+/// Every section of values.yaml, but for what a user may well leave out: what Kubernetes gets as it is.
+#[test]
+fn sections_that_an_upgrade_with_the_defaults_of_before_has_not() {
+    const AS_IT_IS: [&str; 5] = ["resources", "nodeSelector", "podSecurityContext", "securityContext", "labels"];
+    fn sections(value: &Value, path: &[&str], found: &mut Vec<String>) {
+        for (key, inner) in value.as_object().into_iter().flatten() {
+            let path = [path, &[key.as_str()]].concat();
+            let is_section = inner.as_object().is_some_and(|map| !map.is_empty());
+            if is_section && !AS_IT_IS.contains(&key.as_str()) {
+                found.push(path.join("."));
+                sections(inner, &path, found);
+            }
+        }
+    }
+    let mut all = Vec::new();
+    sections(&chart::read_yaml("values.yaml"), &[], &mut all);
+    assert!(all.len() > 25, "{all:?}");
+    for section in &all {
+        let gone = section.rsplit('.').fold(Value::Null, |inner, key| json!({ key: inner }));
+        let error = chart::template(&gone, &[]).expect_err(section);
+        for word in [&format!("the values have no {section},"), "--reset-then-reuse-values"] {
+            assert!(error.contains(word), "{section}: `{word}` is not in: {error}");
+        }
+    }
+}
+
 #[test]
 fn a_name_that_no_service_can_have() {
     let folder = chart::folder();

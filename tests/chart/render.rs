@@ -449,6 +449,15 @@ fn the_notes_say_how_to_opt_in_where_to_look_and_what_failure_means() {
     let strict = notes(&strict);
     assert!(strict.contains("admission.binding.failurePolicy is Fail") && strict.contains("scheduled"), "{strict}");
 
+    let unscraped = "BelayWebhookAbsent fires in ten minutes";
+    let alerts = json!({ "prometheusRule": { "enabled": true } });
+    assert!(notes(&alerts).contains(unscraped) && !default.contains(unscraped));
+    for monitor in ["podMonitor", "serviceMonitor"] {
+        let mut values = alerts.clone();
+        values[monitor]["enabled"] = json!(true);
+        assert!(!notes(&values).contains(unscraped), "{monitor}");
+    }
+
     let off = notes(&json!({ "evictionHold": { "enabled": false } }));
     assert!(off.contains("No capability is enabled") && !off.contains("HandoverPolicy"), "{off}");
 }

@@ -18,7 +18,14 @@ const NAMESPACE: &str = "earlier-system";
 
 /// What of a pod template may differ from the manifest's, and so restart every pod at the upgrade: the configuration file
 /// was rendered anew, and has more in it. Whoever adds a line says why that restart is due.
-const DUE: &[&str] = &["/metadata/annotations/checksum~1config"];
+const DUE: &[&str] = &[
+    "/metadata/annotations/checksum~1config",
+    // The default was less than what the first list of 50,000 pods takes.
+    "/spec/containers/0/resources/limits/memory",
+];
+
+/// The same of environment variables: new ones, which programs of before do without.
+const DUE_VARIABLES: &[&str] = &["BELAY_VALIDATING_CONFIGURATION"];
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("chart/upgrade")
@@ -47,6 +54,9 @@ fn template(deployment: &Value) -> Value {
         if let Some(place) = template.pointer_mut(pointer) {
             *place = Value::Null;
         }
+    }
+    if let Some(variables) = template.pointer_mut("/spec/containers/0/env").and_then(Value::as_array_mut) {
+        variables.retain(|variable| !DUE_VARIABLES.iter().any(|due| variable["name"] == *due));
     }
     template
 }
@@ -111,20 +121,30 @@ async fn revisions(ns: &Namespace) -> anyhow::Result<Vec<String>> {
 fn an_upgrade_restarts_the_pods_for_a_changed_configuration_and_for_nothing_else() {
     assert!(!manifest().contains("{{"));
     let config = |objects: &Objects| objects.get("ConfigMap", "earlier-config")["data"]["config.yaml"].clone();
-    let is_due = config(&Objects::of(chart::parse(&manifest()))) != config(&present());
+    let present_config = config(&present());
+    let is_due = config(&Objects::of(chart::parse(&manifest()))) != present_config;
     world::test("chart-earlier", async |ns: &Namespace| {
         let cluster = ns.cluster();
         let earlier = cluster.control_plane().folder().join("earlier-chart");
         earlier_chart(&earlier)?;
         let (earlier, present) = (earlier.display().to_string(), chart::folder().display().to_string());
         let here = ["belay", "--namespace", NAMESPACE, "--no-hooks"];
-        let install = [&["install", "--create-namespace"], &here[..], &[&earlier]].concat();
-        cluster.helm(install).ok().await?;
+        let install = [&["install", "--create-namespace"], &here[..], &[&earlier, "-f", "-"]].concat();
+        cluster.helm(install).stdin(&values().to_string()).ok().await?;
         let before = revisions(ns).await?;
         ensure!(before == ["1", "1"], "{before:?}");
 
-        let upgrade = [&["upgrade"], &here[..], &[&present, "--reset-values", "-f", "-"]].concat();
-        cluster.helm(upgrade).stdin(&values().to_string()).ok().await?;
+        // That takes the defaults of the earlier chart, too.
+        let reused = [&["upgrade"], &here[..], &[&present, "--reuse-values"]].concat();
+        let refused = cluster.helm(reused).output().await?;
+        ensure!(!refused.success() && refused.to_string().contains("Use --reset-then-reuse-values"), "{refused}");
+
+        // As docs/upgrade.md says.
+        let upgrade = [&["upgrade"], &here[..], &[&present, "--reset-then-reuse-values"]].concat();
+        cluster.helm(upgrade).ok().await?;
+        let text = cluster.kubectl(["get", "configmap", "earlier-config", "-n", NAMESPACE, "-o", "json"]).ok().await?;
+        let found: Value = serde_json::from_str(&text)?;
+        ensure!(found["data"]["config.yaml"] == present_config, "{found}");
         let after = revisions(ns).await?;
         let expected = if is_due { ["2", "2"] } else { ["1", "1"] };
         ensure!(after == expected, "{after:?} instead of {expected:?}");

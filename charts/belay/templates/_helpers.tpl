@@ -45,6 +45,7 @@
 
 {{/* "true" where a capability is enabled; without one nothing runs, and so nothing has any rights. */}}
 {{- define "belay.enabled" -}}
+{{- include "belay.validate.sections" . -}}
 {{- if or .Values.evictionHold.enabled .Values.busyHints.enabled .Values.deletionCost.enabled -}}true{{- end -}}
 {{- end -}}
 

@@ -1,4 +1,26 @@
 {{/*
+Sections of the values that are not there at all, which is what an upgrade with `--reuse-values` makes of those that are new:
+it takes the defaults from the chart before. Asked by whatever is rendered first, or Helm's words would be "nil pointer".
+*/}}
+{{- define "belay.validate.sections" -}}
+{{- range $path := list
+      "crds" "rbac" "image" "evictionHold" "evictionHold.doom" "evictionHold.scale"
+      "evictionHold.defaultPolicy" "busyHints" "deletionCost" "probe" "cleanup" "admission"
+      "admission.eviction" "admission.podCreation" "admission.binding" "admissionPolicy" "certs"
+      "certs.certManager" "certs.existingSecret" "webhook" "webhook.podDisruptionBudget"
+      "webhook.serviceAccount" "controller" "controller.leaderElection" "controller.podDisruptionBudget"
+      "controller.serviceAccount" "podMonitor" "serviceMonitor" "prometheusRule" "dashboard" "networkPolicy" -}}
+{{- $section := $.Values -}}
+{{- range $key := splitList "." $path -}}
+{{- $section = get ($section | default dict) $key -}}
+{{- end -}}
+{{- if not (kindIs "map" $section) -}}
+{{- fail (printf "the values have no %s, which this chart has defaults for: helm upgrade --reuse-values keeps the defaults of the chart before. Use --reset-then-reuse-values, or --values with a file of all that you set" $path) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
 Values that the schema accepts one by one but that contradict each other, or that would leave a cluster worse off than
 without Belay. Each message names the value and the way out. Rendered by config.yaml, which every release has.
 */}}
