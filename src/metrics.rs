@@ -173,7 +173,7 @@ impl Default for Metrics {
         );
         let costs = Costs::register(&mut registry);
         let probe = Probe::register(&mut registry);
-        beginning::from_zero(&evictions, &records, &writes, &handovers);
+        beginning::from_zero(&evictions, &records, &writes, &handovers, &busy_holds_ended);
         let certificates = Certificates::register(&mut registry);
         Self {
             registry: Mutex::new(registry),

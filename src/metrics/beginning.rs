@@ -1,5 +1,5 @@
-//! The series that alerts watch, served from 0 on: `increase` does not see the first step of a series that begins with it,
-//! so the first failure of a process would alert nobody.
+//! The series that alerts watch, and whose increase the dashboard shows, served from 0 on: `increase` does not see the first
+//! step of a series that begins with it, so the first failure of a process would alert nobody.
 
 use belay_decide::hold::{Allowed, Outcome as HoldOutcome};
 use prometheus_client::metrics::counter::Counter;
@@ -7,8 +7,25 @@ use prometheus_client::metrics::family::Family;
 
 use super::{Outcome, ResultLabel, Review, Write};
 
-/// Outcomes of handovers by which a workload was without its pod.
-const FAILED: [HoldOutcome; 3] = [HoldOutcome::Expired, HoldOutcome::Failed, HoldOutcome::Reverted];
+/// How handovers end.
+const HANDOVERS: [HoldOutcome; 7] = [
+    HoldOutcome::HandedOver,
+    HoldOutcome::NotNeeded,
+    HoldOutcome::VictimGone,
+    HoldOutcome::Expired,
+    HoldOutcome::Failed,
+    HoldOutcome::Reverted,
+    HoldOutcome::Abandoned,
+];
+
+/// How holds of busy pods end, and of idle ones that are retired.
+const BUSY: [HoldOutcome; 5] = [
+    HoldOutcome::JobEnded,
+    HoldOutcome::Retired,
+    HoldOutcome::NotNeeded,
+    HoldOutcome::VictimGone,
+    HoldOutcome::Expired,
+];
 
 /// Why evictions pass that somebody should know of.
 const ALLOWED: [Allowed; 2] = [Allowed::NotSynced, Allowed::DeadlinePassed];
@@ -40,9 +57,12 @@ pub(super) fn from_zero(
     records: &Family<ResultLabel, Counter>,
     writes: &Family<Write, Counter>,
     handovers: &Family<Outcome, Counter>,
+    busy_holds: &Family<Outcome, Counter>,
 ) {
-    for outcome in FAILED {
-        handovers.get_or_create(&Outcome { outcome: outcome.as_str() }).inc_by(0);
+    for (ended, outcomes) in [(handovers, &HANDOVERS[..]), (busy_holds, &BUSY)] {
+        for outcome in outcomes {
+            ended.get_or_create(&Outcome { outcome: outcome.as_str() }).inc_by(0);
+        }
     }
     for allowed in &ALLOWED {
         evictions.get_or_create(&Review { decision: "Allow", reason: allowed.reason() }).inc_by(0);
@@ -75,6 +95,10 @@ mod tests {
             r#"belay_handovers_total{outcome="Expired"}"#,
             r#"belay_handovers_total{outcome="Failed"}"#,
             r#"belay_handovers_total{outcome="Reverted"}"#,
+            r#"belay_handovers_total{outcome="HandedOver"}"#,
+            r#"belay_handovers_total{outcome="Abandoned"}"#,
+            r#"belay_busy_holds_ended_total{outcome="JobEnded"}"#,
+            r#"belay_busy_holds_ended_total{outcome="Expired"}"#,
             r#"belay_eviction_reviews_total{decision="Allow",reason="NotSynced"}"#,
             r#"belay_eviction_reviews_total{decision="Allow",reason="DeadlinePassed"}"#,
             r#"belay_eviction_reviews_total{decision="Hold",reason="PodStateUnknown"}"#,

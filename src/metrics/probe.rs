@@ -15,6 +15,9 @@ use super::{Metrics, ResultLabel};
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Unlabelled {}
 
+/// What a probe finds, as `docs/operations.md` lists it; served from 0 on, see [`super::beginning`].
+const RESULTS: [&str; 4] = ["Reached", "NotReached", "Refused", "Unreachable"];
+
 /// What is counted of probes. The gauges are families without labels, since what is not known is not served.
 #[derive(Debug)]
 pub(super) struct Probe {
@@ -37,6 +40,9 @@ impl Probe {
             probe.last_reached.clone(),
         );
         registry.register("probes", "Probes of whether the API server reaches the webhook", probe.results.clone());
+        for result in RESULTS {
+            probe.results.get_or_create(&ResultLabel { result }).inc_by(0);
+        }
         probe
     }
 }
@@ -76,6 +82,7 @@ mod tests {
         let (reached, last) = ("belay_probe_reached", "belay_probe_last_reached_timestamp_seconds");
         let at = |second| Timestamp::from_second(second).unwrap();
         assert_eq!((served(reached), served(last)), (None, None), "before the first probe");
+        assert_eq!(served("belay_probes_total{result=\"Refused\"}").as_deref(), Some("0"));
         metrics.probed("NotReached", Some(false), at(10));
         assert_eq!((served(reached).as_deref(), served(last)), (Some("0"), None));
         metrics.probed("Reached", Some(true), at(20));

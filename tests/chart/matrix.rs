@@ -19,6 +19,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case { name: "small", values: small() },
         Case { name: "a service monitor", values: with_service_monitor(&everything()) },
         Case { name: "an existing Secret", values: existing_secret() },
+        Case { name: "an authority of cert-manager's", values: json!({ "certs": { "mode": "certManager" } }) },
         Case { name: "everything", values: everything() },
     ]
 }
@@ -209,6 +210,7 @@ fn monitoring() -> Value {
             "labels": { "release": "prometheus" },
             "disabled": ["BelayHintConflict"],
             "overrides": { "BelayStoodDown": { "for": "3h", "severity": "warning" } },
+            "groupBy": ["cluster"],
             "runbookUrl": "https://wiki.example.com/belay",
         },
         "dashboard": {

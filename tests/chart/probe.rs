@@ -42,6 +42,12 @@ fn it_runs_the_program_itself_as_the_controller_is_run() {
         { "name": "TZ", "value": "UTC" },
     ]);
     assert_eq!(container["env"], expected);
+    // By hand, it runs in a controller's pod: `kubectl exec deploy/rope-controller -- /usr/local/bin/belay probe`.
+    let controller = &objects.get("Deployment", "rope-controller")["spec"]["template"]["spec"]["containers"][0];
+    for variable in &expected.as_array().expect("it is a list")[..2] {
+        let its = controller["env"].as_array().expect("it has variables");
+        assert!(its.contains(variable), "{variable} is not in {its:?}");
+    }
     objects.get("ValidatingWebhookConfiguration", "rope");
     assert_eq!(pod["spec"]["restartPolicy"], "Never");
     assert_eq!(pod["spec"]["serviceAccountName"], "rope-probe");

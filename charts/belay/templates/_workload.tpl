@@ -186,6 +186,10 @@ spec:
             {{- if $isWebhook }}
             - name: BELAY_LISTEN
               value: {{ printf "%s:%d" $root.Values.bindAddress (int $values.port) | quote }}
+            {{- else }}
+            # For `belay probe` in this pod, whose rights it has.
+            - name: BELAY_VALIDATING_CONFIGURATION
+              value: {{ include "belay.fullname" $root | quote }}
             {{- end }}
             {{- if include "belay.certs.volume" . }}
             - name: BELAY_CERTS

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::{assert_served, operations, prometheus};
-use crate::chart::Objects;
+use crate::chart::{self, Objects};
 
 /// The rules of a release with these values of `prometheusRule`, as a rule file.
 pub(super) fn rules(values: &Value) -> Value {
@@ -86,6 +86,21 @@ fn the_table_of_alerts_shows_what_the_rules_say() {
 }
 
 #[test]
+fn the_command_of_the_page_prints_a_rule_file_of_the_release() {
+    let page = operations();
+    let command = page.lines().find_map(|line| line.strip_prefix("helm template belay charts/belay "));
+    let (arguments, rest) = command.and_then(|line| line.split_once(" | ")).expect("the page has the command");
+    assert!(rest.starts_with("yq .spec > "), "{rest}");
+    let folder = chart::folder();
+    let chart = folder.to_str().expect("the path is UTF-8");
+    let words: Vec<&str> = ["template", "belay", chart].into_iter().chain(arguments.split(' ')).collect();
+    let output = chart::helm(&words, &json!({}));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let object = chart::parse(std::str::from_utf8(&output.stdout).expect("it is UTF-8")).remove(0);
+    assert_eq!(object["spec"], rules(&json!({})), "what Prometheus reads, of a release belay in belay-system");
+}
+
+#[test]
 fn single_alerts_can_be_left_out_and_changed() {
     let all = alerts(&rules(&json!({})));
     let changed = alerts(&rules(&json!({
@@ -101,6 +116,23 @@ fn single_alerts_can_be_left_out_and_changed() {
     assert_eq!(stood_down["annotations"]["runbook_url"], "https://wiki.example.com/belay#belaystooddown");
     let slow = find("BelaySlow");
     assert_eq!((&slow["for"], &slow["labels"]["severity"]), (&json!("0s"), &json!("warning")));
+}
+
+#[test]
+fn where_nobody_probes_no_alert_is_about_probes() {
+    let names = |values: &Value| -> Vec<String> {
+        let mut values = values.clone();
+        values["prometheusRule"]["enabled"] = json!(true);
+        let objects = Objects::render(&values);
+        let groups = &objects.get("PrometheusRule", "belay")["spec"]["groups"];
+        let alerts = alerts(&json!({ "groups": groups }));
+        alerts.iter().map(name).filter(|name| name.starts_with("BelayProbe")).map(str::to_owned).collect()
+    };
+    assert_eq!(names(&json!({})), ["BelayProbeFailed", "BelayProbeStale", "BelayProbeUnknown"]);
+    let without = json!({ "evictionHold": { "enabled": false }, "deletionCost": { "enabled": true } });
+    for values in [json!({ "probe": { "enabled": false } }), without] {
+        assert_eq!(names(&values), [] as [&str; 0], "{values}");
+    }
 }
 
 #[test]

@@ -52,6 +52,30 @@ fn every_expression_parses_and_asks_for_what_is_served() {
 }
 
 #[test]
+fn what_the_api_servers_count_shows_from_its_first_step_on() {
+    let dashboard = dashboard();
+    for (title, metric) in [
+        ("Failed open", "apiserver_admission_webhook_fail_open_count"),
+        ("Failed closed", "apiserver_admission_webhook_rejection_count"),
+    ] {
+        let panel = panels(&dashboard).into_iter().find(|panel| panel["title"] == title).expect("it is there");
+        let [expression] = &expressions(panel)[..] else { panic!("{title} asks more than one thing") };
+        let alert = |values: &str, up: &str| {
+            let rule = json!({ "alert": "Shown", "expr": format!("{expression} == 2") });
+            let labels = r#"{job="apiserver",instance="a",name="eviction.hold.belay.dev",error_type="timeout"}"#;
+            let series = [format!("{metric}{labels} {values}"), format!(r#"up{{job="apiserver",instance="a"}} {up}"#)];
+            let rules = json!({ "groups": [{ "name": "panel", "rules": [rule] }] });
+            let answer = prometheus(&rules, &[], &[json!({ "series": series, "minutes": 10 })]);
+            assert_eq!(answer.wrong, [] as [String; 0]);
+            answer.firing[0].len()
+        };
+        assert_eq!(alert("_x18 2x2", "1x20"), 1, "{title}: the series begins with the step");
+        assert_eq!(alert("0x10 2x10", "1x20"), 0, "{title}: that was five minutes ago");
+        assert_eq!(alert("2x2 _x16 2x2", "1x2 _x16 1x2"), 0, "{title}: Prometheus was away");
+    }
+}
+
+#[test]
 fn panels_are_whole_and_do_not_overlap() {
     let dashboard = dashboard();
     let mut taken = BTreeSet::new();

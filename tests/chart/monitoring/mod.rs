@@ -60,7 +60,13 @@ fn prometheus(rules: &Value, expressions: &[String], scenes: &[Value]) -> Answer
 }
 
 /// Labels that come with being scraped, see the PodMonitor and the ServiceMonitor.
-const OF_TARGETS: &[&str] = &["namespace", "pod", "job"];
+const OF_TARGETS: &[&str] = &["namespace", "pod", "job", "instance"];
+
+/// Those that every target has, whoever says what is scraped.
+const OF_ALL_TARGETS: &[&str] = &["job", "instance"];
+
+/// What Prometheus itself writes of each target.
+const OF_PROMETHEUS: &[&str] = &["up"];
 
 /// The API server's metrics that alerts and dashboard read, with their labels, by `pkg/admission/metrics/metrics.go` of
 /// `k8s.io/apiserver`.
@@ -110,6 +116,10 @@ fn assert_served(asked: &[Vec<Selector>]) {
     let served = served();
     for selector in asked.iter().flatten() {
         let Selector { metric, labels } = selector;
+        if OF_PROMETHEUS.contains(&metric.as_str()) {
+            assert!(labels.iter().all(|label| OF_TARGETS.contains(&label.as_str())), "{metric}: {labels:?}");
+            continue;
+        }
         let (name, is_bucket) = family(metric);
         let of_api_server = OF_API_SERVERS.iter().find(|(name, _)| name == metric).map(|(_, labels)| *labels);
         let known = match (of_api_server, served.get(metric).or_else(|| served.get(name))) {
@@ -118,7 +128,8 @@ fn assert_served(asked: &[Vec<Selector>]) {
             (None, None) => panic!("{metric} is not served"),
         };
         for label in labels {
-            let of_target = OF_TARGETS.contains(&label.as_str()) && of_api_server.is_none();
+            let of_targets = if of_api_server.is_some() { OF_ALL_TARGETS } else { OF_TARGETS };
+            let of_target = of_targets.contains(&label.as_str());
             let is_bound = label == "le" && is_bucket;
             assert!(known.contains(label) || of_target || is_bound, "{metric} has no label {label}");
         }

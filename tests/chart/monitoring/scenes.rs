@@ -17,18 +17,36 @@ const MINUTES: u32 = 65;
 /// Seconds since 1970 at the end of a scene.
 const END: u32 = MINUTES * 60;
 
-/// A series by its metric, its labels besides the release's, and its values as promtool writes them.
+/// The labels of the release's targets, of whichever pod.
+const RELEASE: &str = r#"namespace="belay-system",job="belay-system/belay","#;
+
+/// Those of an API server.
+const API_SERVER: &str = r#"job="apiserver",instance="10.0.0.1:6443","#;
+
+/// Those of another one, which is not there on a day without trouble.
+const OTHER_API_SERVER: &str = r#"job="apiserver",instance="10.0.0.2:6443","#;
+
+/// A series by its metric, its labels besides the release's or the API server's, and its values as promtool writes them.
 fn series(metric: &str, labels: &str, values: &str) -> String {
-    let release = if metric.starts_with("apiserver_") { "" } else { "namespace=\"belay-system\"," };
-    format!("{metric}{{{release}{labels}}} {values}")
+    let target = if metric.starts_with("apiserver_") { API_SERVER } else { RELEASE };
+    of(target, metric, labels, values)
+}
+
+/// The same of any target.
+fn of(target: &str, metric: &str, labels: &str, values: &str) -> String {
+    format!("{metric}{{{target}{labels}}} {values}")
 }
 
 /// What Prometheus scrapes while all is well.
 fn healthy() -> Vec<String> {
     let leader = |pod: &str, leads: u8| series("belay_leader", &format!("pod=\"{pod}\""), &format!("{leads}x130"));
     let mut all = vec![leader("controller-1", 1), leader("controller-2", 0), leader("webhook-1", 0)];
+    all.push(of(API_SERVER, "up", "", "1x130"));
     let week = 7 * 24 * 3600;
     for (metric, labels, values) in [
+        ("up", r#"pod="controller-1""#, "1x130"),
+        ("up", r#"pod="controller-2""#, "1x130"),
+        ("up", r#"pod="webhook-1""#, "1x130"),
         ("belay_webhook_connections", r#"pod="webhook-1""#, "2x130"),
         ("belay_watch_failing", r#"pod="webhook-1",kind="Deployments""#, "0x130"),
         ("belay_hold_next_deadline_timestamp_seconds", r#"pod="controller-1""#, "0x130"),
@@ -118,7 +136,18 @@ fn counters() -> Vec<Firing> {
             r#"name="binding.cost.belay.dev",type="admit""#,
             "_x100 1+1x30",
         ),
+        Firing {
+            alert: "BelayFailedOpen",
+            series: vec![
+                of(API_SERVER, "up", "", "1x130"),
+                of(OTHER_API_SERVER, "up", "", "_x125 1x5"),
+                of(OTHER_API_SERVER, open, evictions, first),
+            ],
+            says: &["for 2 evictions"],
+        },
         firing("BelayUnsynced", here, reviews, r#"pod="webhook-1",reason="NotSynced""#, step),
+        // A replica that has just begun, before its first scrape.
+        firing("BelayUnsynced", here, reviews, r#"pod="webhook-2",reason="NotSynced""#, "_x125 3x5"),
         firing("BelayOverloaded", &["(TimedOut)"], unserved, r#"pod="webhook-1",reason="TimedOut""#, step),
         firing("BelayOverloaded", &["(Overloaded)", "Add replicas"], unserved, r#"reason="Overloaded""#, step),
         firing("BelayPanicked", &["Report the log line"], unserved, r#"reason="Panicked""#, step),
@@ -188,6 +217,13 @@ fn gauges() -> Vec<Firing> {
             r#"pod="controller-1""#,
             "1000x130",
         ),
+        firing(
+            "BelayProbeUnknown",
+            &["leads in belay-system", "belay probe"],
+            "belay_probe_last_reached_timestamp_seconds",
+            r#"pod="webhook-1""#,
+            "0x130",
+        ),
         Firing { alert: "BelayWebhookAbsent", series: vec![elsewhere.to_owned()], says: &["in belay-system"] },
         Firing {
             alert: "BelaySlow",
@@ -248,6 +284,39 @@ fn each_alert_fires_when_it_is_meant_to_and_no_other_one_with_it() {
     assert_eq!(tried, all.iter().map(name).collect(), "every alert is seen to fire");
 }
 
+/// The scenes of one cluster beside a quiet one, with a label that says which.
+#[test]
+fn clusters_under_one_prometheus_are_kept_apart() {
+    let of_cluster = |cluster: &str, series: &[String]| -> Vec<String> {
+        series.iter().map(|one| one.replacen('{', &format!("{{cluster=\"{cluster}\","), 1)).collect()
+    };
+    let quiet = of_cluster("quiet", &healthy());
+    // Where another cluster has the metric, it is not absent.
+    let cases = counters().into_iter().chain(gauges()).filter(|case| case.alert != "BelayWebhookAbsent");
+    let cases: Vec<Firing> = cases.collect();
+    let beside = |series: &[String]| {
+        let mut all = of_cluster("troubled", series);
+        all.extend_from_slice(&quiet);
+        json!({ "series": all, "minutes": MINUTES })
+    };
+    let mut scenes = vec![beside(&healthy())];
+    for case in &cases {
+        let scene = scene(&case.series);
+        let series = scene["series"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        scenes.push(beside(&series.map(str::to_owned).collect::<Vec<_>>()));
+    }
+    let answer = prometheus(&rules(&json!({ "groupBy": ["cluster"] })), &[], &scenes);
+    assert_eq!(answer.wrong, [] as [String; 0]);
+    let firing = |number: usize| -> Vec<(&str, &str)> {
+        let fired = answer.firing[number].iter();
+        fired.map(|alert| (alert.name.as_str(), alert.labels.get("cluster").map_or("", String::as_str))).collect()
+    };
+    assert_eq!(firing(0), [], "two clusters without trouble");
+    for (number, case) in cases.iter().enumerate() {
+        assert_eq!(firing(number + 1), [(case.alert, "troubled")], "{:?}", case.series);
+    }
+}
+
 #[test]
 fn nothing_fires_on_what_is_no_trouble() {
     let one = |metric: &str, labels: &str, values: &str| vec![series(metric, labels, values)];
@@ -256,6 +325,8 @@ fn nothing_fires_on_what_is_no_trouble() {
     };
     let deadline = "belay_hold_next_deadline_timestamp_seconds";
     let leads = |pod: &str, values: &str| series("belay_leader", &format!("pod=\"{pod}\""), values);
+    let open = "apiserver_admission_webhook_fail_open_count";
+    let rejected = "apiserver_admission_webhook_rejection_count";
     let quiet = [
         ("a day without trouble", vec![]),
         ("a hold with time left", one(deadline, r#"pod="controller-1""#, &format!("{}x130", END + 300))),
@@ -269,7 +340,13 @@ fn nothing_fires_on_what_is_no_trouble() {
         ),
         ("a lead that moves", vec![leads("controller-1", "1x60 0x70"), leads("controller-2", "0x59 1x70")]),
         ("a probe that fails once", one("belay_probe_reached", r#"pod="controller-1""#, "1x100 0x2 1x28")),
-        ("a probe that was not tried yet", one("belay_probe_last_reached_timestamp_seconds", r#"pod="a""#, "0x130")),
+        (
+            "a controller that has just begun to lead, and has not asked yet",
+            vec![
+                leads("controller-1", "_x110 1x20"),
+                series("belay_probe_last_reached_timestamp_seconds", r#"pod="webhook-1""#, "0x130"),
+            ],
+        ),
         ("a watch that fails for a moment", one("belay_watch_failing", r#"kind="pods""#, "0x125 1x5")),
         (
             "holds, which are rejections that are meant",
@@ -286,6 +363,33 @@ fn nothing_fires_on_what_is_no_trouble() {
         (
             "calls that failed an hour ago",
             one("apiserver_admission_webhook_fail_open_count", r#"name="eviction.hold.belay.dev""#, "0x5 9x125"),
+        ),
+        (
+            "calls that failed before Prometheus was away for a while",
+            vec![
+                of(API_SERVER, "up", "", "1x90 _x25 1x14"),
+                series(open, r#"name="eviction.hold.belay.dev""#, "7x90 _x25 7x14"),
+                series(
+                    rejected,
+                    r#"name="eviction.hold.belay.dev",error_type="calling_webhook_error""#,
+                    "7x90 _x25 7x14",
+                ),
+            ],
+        ),
+        (
+            "calls that failed before one of the API servers could not be scraped",
+            vec![
+                of(API_SERVER, "up", "", "1x130"),
+                of(OTHER_API_SERVER, "up", "", "1x90 0x25 1x14"),
+                of(OTHER_API_SERVER, open, r#"name="eviction.hold.belay.dev""#, "7x90 _x25 7x14"),
+            ],
+        ),
+        (
+            "what replicas let pass before Prometheus was away for a while",
+            vec![
+                of(RELEASE, "up", r#"pod="webhook-1""#, "1x90 _x25 1x14"),
+                series("belay_eviction_reviews_total", r#"pod="webhook-1",reason="NotSynced""#, "3x90 _x25 3x14"),
+            ],
         ),
         (
             "a pod that was missed while replicas changed",
@@ -307,7 +411,7 @@ fn nothing_fires_on_what_is_no_trouble() {
     let mut scenes: Vec<Value> = quiet.iter().map(|(_, series)| scene(series)).collect();
     // Another release has every trouble at once, which is its own alerts' business.
     let elsewhere = counters().into_iter().chain(gauges()).flat_map(|case| case.series);
-    let elsewhere = elsewhere.filter(|series| !series.starts_with("apiserver_"));
+    let elsewhere = elsewhere.filter(|series| series.contains("namespace="));
     let elsewhere: BTreeSet<String> = elsewhere
         .map(|series| series.replace("namespace=\"belay-system\"", "namespace=\"other\""))
         .filter_map(|series| Some((series.split_once("} ")?.0.to_owned(), series)))
