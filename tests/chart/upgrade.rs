@@ -136,8 +136,8 @@ fn an_upgrade_restarts_the_pods_for_a_changed_configuration_and_for_nothing_else
 
         // That takes the defaults of the earlier chart, too.
         let reused = [&["upgrade"], &here[..], &[&present, "--reuse-values"]].concat();
-        let refused = cluster.helm(reused).output().await?;
-        ensure!(!refused.success() && refused.to_string().contains("Use --reset-then-reuse-values"), "{refused}");
+        let told = cluster.helm(reused).output().await?;
+        ensure!(!told.success() && told.to_string().contains("Use --reset-then-reuse-values"), "{told}");
 
         // As docs/upgrade.md says.
         let upgrade = [&["upgrade"], &here[..], &[&present, "--reset-then-reuse-values"]].concat();
