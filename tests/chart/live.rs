@@ -238,15 +238,14 @@ fn the_api_server_knows_every_field_that_any_option_makes() {
     world::test("chart-fields", async |ns: &Namespace| {
         // A Pod by itself is admitted only where its account is there, which a dry run does not make.
         ns.kubectl(["create", "serviceaccount", "strict-probe"]).ok().await?;
-        let definitions = tokio::task::spawn_blocking(programs::cert_manager).await;
-        ns.cluster().crds(&definitions.context("the download was interrupted")??).await?;
+        for definitions in [programs::cert_manager, programs::prometheus_operator] {
+            let definitions = tokio::task::spawn_blocking(definitions).await;
+            ns.cluster().crds(&definitions.context("the download was interrupted")??).await?;
+        }
         for case in matrix::cases() {
             let mut values = case.values;
-            // A name of its own keeps it apart from another test's release; the Prometheus Operator's kinds are not served here.
+            // A name of its own keeps it apart from another test's release.
             values["fullnameOverride"] = json!("strict");
-            for option in ["podMonitor", "serviceMonitor", "prometheusRule"] {
-                values[option]["enabled"] = json!(false);
-            }
             let manifest = chart::template(&values, &["--namespace", ns.name()]).map_err(anyhow::Error::msg)?;
             let as_helm = ["apply", "--server-side", "--force-conflicts"];
             let arguments = [&as_helm[..], &["--dry-run=server", "--validate=strict", "-f", "-"]].concat();
@@ -254,6 +253,86 @@ fn the_api_server_knows_every_field_that_any_option_makes() {
             ensure!(exit.success(), "{}: {exit}", case.name);
         }
         Ok(())
+    });
+}
+
+/// The commands of a page that change a webhook configuration called `belay`, as words, for one of this name.
+fn patches(page: &str, name: &str) -> Vec<Vec<String>> {
+    let lines = page.lines().filter_map(|line| line.strip_prefix("kubectl "));
+    let lines = lines.filter(|line| line.starts_with("patch ") && line.contains("webhookconfiguration belay "));
+    let words = |line: &str| {
+        let mut words = Vec::new();
+        // What is quoted is one word.
+        for (number, part) in line.split('\'').enumerate() {
+            if number % 2 == 1 {
+                words.push(part.to_owned());
+            } else {
+                words.extend(part.split_whitespace().map(|word| if word == "belay" { name } else { word }.to_owned()));
+            }
+        }
+        words
+    };
+    lines.map(words).collect()
+}
+
+#[test]
+fn the_runbook_lets_requests_pass_at_once_and_upgrades_go_on_from_there() {
+    const RELEASE: &str = "runbook";
+    world::test("chart-runbook", async |ns: &Namespace| {
+        let values = |policy: &str| {
+            json!({
+                "fullnameOverride": RELEASE,
+                "crds": { "enabled": false },
+                "admission": {
+                    "eviction": { "failurePolicy": policy },
+                    "podCreation": { "failurePolicy": policy },
+                },
+            })
+        };
+        let policies = async || {
+            let mut all = BTreeMap::new();
+            for kind in ["validatingwebhookconfiguration", "mutatingwebhookconfiguration"] {
+                let entries = ns.get(kind, RELEASE).await?["webhooks"].as_array().cloned().unwrap_or_default();
+                for entry in entries {
+                    ensure!(
+                        !entry["clientConfig"]["service"].is_null(),
+                        "what is left of an entry is no entry: {entry}"
+                    );
+                    let name = entry["name"].as_str().unwrap_or_default().to_owned();
+                    all.insert(name, entry["failurePolicy"].as_str().unwrap_or_default().to_owned());
+                }
+            }
+            anyhow::Ok(all)
+        };
+        // A release apart from that of another test.
+        let folder = chart::folder().display().to_string();
+        let helm = async |action: &[&str], policy: &str| {
+            let here = [RELEASE, folder.as_str(), "--namespace", ns.name(), "--no-hooks", "-f", "-"];
+            let arguments = [action, &here[..]].concat();
+            ns.cluster().helm(arguments).stdin(&values(policy).to_string()).ok().await.map(drop)
+        };
+        helm(&["install"], "Fail").await?;
+        let strict = policies().await?;
+        let page = std::fs::read_to_string(chart::folder().join("../../docs/operations.md"))?;
+        let commands = patches(&page, RELEASE);
+        ensure!(commands.len() == 2, "{commands:?}");
+        for command in &commands {
+            ns.kubectl(command).ok().await?;
+        }
+        let mut expected = strict.clone();
+        for entry in ["eviction.hold.belay.dev", "pod.handover.belay.dev"] {
+            ensure!(expected.insert(entry.to_owned(), "Ignore".to_owned()).as_deref() == Some("Fail"), "{entry}");
+        }
+        let open = policies().await?;
+        ensure!(open == expected, "{open:?} instead of {expected:?}");
+        for (more, policy, expected) in [(&[][..], "Ignore", &expected), (&["--force-conflicts"], "Fail", &strict)] {
+            let upgrade = [&["upgrade", "--reset-values"], more].concat();
+            helm(&upgrade, policy).await.context(policy)?;
+            let found = policies().await?;
+            ensure!(found == *expected, "{found:?} instead of {expected:?}");
+        }
+        let uninstall = ["uninstall", RELEASE, "--wait", "--no-hooks", "--namespace", ns.name()];
+        ns.cluster().helm(uninstall).ok().await.map(drop)
     });
 }
 
