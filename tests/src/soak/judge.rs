@@ -263,7 +263,8 @@ pub(super) fn evictions(writes: &[Write]) -> Evictions {
     count
 }
 
-/// Evictions that the API server let pass although it got no answer.
+/// Evictions that the API server let pass although it got no answer. Under `Fail`, which a soak sets, there can be none: one
+/// would say that the setting was not in force, and the other counts not worth what they seem.
 pub(super) fn failed_open(writes: &[Write]) -> Vec<Finding> {
     let open = writes.iter().filter(|write| is_eviction(write) && write.failed_open);
     open.map(|write| Finding::of(Law::FailedOpen, &write.name, format!("at {}, by {}", write.at, write.user))).collect()

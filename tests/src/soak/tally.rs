@@ -8,6 +8,9 @@ use super::judge::{Evictions, Finding, Law};
 use super::plan::Target;
 use crate::load::Served;
 
+/// So many drains are not over before the first fault, which comes within seconds ([`super::plan`]); a few may be.
+const STRUCK: usize = 20;
+
 /// What a soak has counted so far.
 #[derive(Debug, Clone, Default)]
 pub struct Tally {
@@ -39,9 +42,12 @@ impl Tally {
         self.drains.values().sum()
     }
 
-    /// Whether everything that must be 0 is 0, and every drain was done.
+    /// Whether everything that must be 0 is 0, every drain was done, and there was something to judge: a run in which
+    /// nobody sent a request, nothing was held or nothing was broken shows nothing.
     pub fn is_clean(&self) -> bool {
-        self.broken.values().all(|count| *count == 0) && self.drained() == self.planned
+        let is_judged = self.requests > 0 && self.evictions.held > 0;
+        let is_struck = self.planned < STRUCK || self.faults.values().any(|count| *count > 0);
+        self.broken.values().all(|count| *count == 0) && self.drained() == self.planned && is_judged && is_struck
     }
 
     pub(super) fn drained_one(&mut self, target: Target, took: Duration) {
@@ -147,13 +153,24 @@ mod tests {
     use super::*;
 
     fn whole() -> Tally {
-        Tally { planned: 2, drains: [(Target::Single, 1), (Target::Busy, 1)].into(), ..Tally::default() }
+        Tally {
+            planned: 2,
+            drains: [(Target::Single, 1), (Target::Busy, 1)].into(),
+            requests: 9,
+            evictions: Evictions { held: 1, ..Evictions::default() },
+            ..Tally::default()
+        }
     }
 
     #[test]
     fn a_run_is_clean_when_all_was_done_and_nothing_broken() {
         assert!(whole().is_clean());
         assert!(!Tally { planned: 3, ..whole() }.is_clean(), "a drain is missing");
+        assert!(!Tally { requests: 0, ..whole() }.is_clean(), "nobody would have noticed a lost request");
+        assert!(!Tally { evictions: Evictions::default(), ..whole() }.is_clean(), "nothing was held");
+        let many = Tally { planned: STRUCK, drains: [(Target::Single, STRUCK)].into(), ..whole() };
+        assert!(!many.is_clean(), "nothing was broken");
+        assert!(Tally { faults: [("leader", 1)].into(), ..many }.is_clean());
         for law in Law::ALL {
             let mut broken = whole();
             broken.found(&Finding::of(law, "web", String::new()));
