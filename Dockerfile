@@ -1,23 +1,20 @@
 # syntax=docker/dockerfile:1
-# The image of both components: one binary and the libraries it is linked to, no shell, no package manager, no root.
+# The image of both components: one static program and nothing else to run: no shell, no package manager, no root.
 
-FROM rust:1.95-slim AS build
+# A tag moves; for a release, give the digest that was looked at: --build-arg RUST_IMAGE=rust@sha256:… (docs/release.md).
+ARG RUST_IMAGE=rust:1.95-slim-bookworm
+
+FROM ${RUST_IMAGE} AS build
 ARG TARGETPLATFORM
+# The times of the image's files, in seconds since 1970; for a release, the commit's.
+ARG SOURCE_DATE_EPOCH=0
 WORKDIR /src
 COPY . .
 # The caches outlive the layer: a changed source file compiles what changed, not every dependency again. One build
 # folder a platform, since they would overwrite each other's.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target,id=belay-target-${TARGETPLATFORM} \
-    cargo build --release --locked --package belay --bin belay \
-    && install -D target/release/belay /rootfs/usr/local/bin/belay
-
-# What `ldd` names is what the dynamic loader will look for. The certificates are for API servers with a public name;
-# inside a cluster the ServiceAccount brings its own.
-RUN set -eu; \
-    for file in $(ldd /rootfs/usr/local/bin/belay | grep -o '/[^ ]*') /etc/ssl/certs/ca-certificates.crt; do \
-        cp --parents --dereference "$file" /rootfs; \
-    done
+    image/rootfs.sh "$(image/build.sh)" /rootfs
 
 FROM scratch
 LABEL org.opencontainers.image.title="belay" \

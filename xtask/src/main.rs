@@ -4,6 +4,7 @@ mod bench;
 mod control_plane;
 mod demo;
 mod fuzz;
+mod image;
 mod sbom;
 mod soak;
 mod test;

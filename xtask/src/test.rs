@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use belay_e2e::programs::{self, Programs};
 
-use crate::{tools, workspace};
+use crate::{image, tools, workspace};
 
 /// Set for everything that a run starts, so that what it leaves behind can be found by it.
 const RUN: &str = "BELAY_TEST_RUN";
@@ -25,6 +25,10 @@ const ORACLES: &str = "oracles";
 /// waits for Belay to call something settled, for a new certificate to be trusted, or for Karpenter to look again. Before
 /// them what only compiles.
 const ASIDE: [&str; 4] = ["deny", "certificates", "cost", "karpenter"];
+
+/// Stages that run beside all later ones at the lowest priority, in the time that those wait: they compile for minutes
+/// when the target folder is empty, and nobody needs what they compile.
+const BELOW: [&str; 1] = ["image"];
 
 /// The width of the column of names.
 const NAMES: usize = 52;
@@ -49,6 +53,8 @@ enum Work {
     /// The licences, crates and sources that deny.toml allows. Advisories are asked for at a release: they are news, which
     /// no change of ours brings.
     Deny,
+    /// The image's last stage, and what is in it.
+    Image,
     /// The programs of the test cluster, the oracles, Prometheus' parsers, the API types of each Kubernetes version, Karpenter
     /// and the descheduler, built once.
     Programs,
@@ -70,8 +76,10 @@ pub(crate) fn run(only: &[String]) -> anyhow::Result<()> {
     };
     std::fs::create_dir_all(&run.logs).with_context(|| format!("cannot make {}", run.logs.display()))?;
     let wanted: Vec<&Stage> = all.iter().filter(|stage| only.is_empty() || only.contains(&stage.name)).collect();
+    let (below, others): (Vec<&Stage>, Vec<&Stage>) =
+        wanted.into_iter().partition(|stage| BELOW.contains(&stage.name.as_str()));
     let (aside, others): (Vec<&Stage>, Vec<&Stage>) =
-        wanted.into_iter().partition(|stage| ASIDE.contains(&stage.name.as_str()));
+        others.into_iter().partition(|stage| ASIDE.contains(&stage.name.as_str()));
     let (first, beside): (Vec<&Stage>, Vec<&Stage>) = others.into_iter().partition(|stage| stage.is_first);
     run.stages(&first)?;
     if !aside.is_empty() && !beside.is_empty() {
@@ -79,9 +87,12 @@ pub(crate) fn run(only: &[String]) -> anyhow::Result<()> {
         run.cargo("build", &["test", "--package", "belay-e2e", "--no-run"].map(str::to_owned))?;
     }
     std::thread::scope(|scope| {
-        let aside = scope.spawn(|| run.stages(&aside));
+        let lanes = [scope.spawn(|| run.stages(&aside)), scope.spawn(|| run.stages(&below))];
         run.stages(&beside)?;
-        aside.join().map_err(|_| anyhow::anyhow!("the stages aside panicked"))?
+        for lane in lanes {
+            lane.join().map_err(|_| anyhow::anyhow!("the stages aside panicked"))??;
+        }
+        Ok::<_, anyhow::Error>(())
     })?;
     run.ensure_nothing_left()?;
     println!("all passed in {}", seconds(began.elapsed()).trim());
@@ -108,12 +119,14 @@ fn stages() -> anyhow::Result<Vec<Stage>> {
             is_first: true,
         },
     ];
-    stages.push(Stage {
-        name: "deny".into(),
-        title: "licences, crates and their sources".into(),
-        work: Work::Deny,
+    let aside = |name: &str, title: &str, work: Work| Stage {
+        name: name.to_owned(),
+        title: title.to_owned(),
+        work,
         is_first: false,
-    });
+    };
+    stages.push(aside("deny", "licences, crates and their sources", Work::Deny));
+    stages.push(aside("image", "the image", Work::Image));
     // What needs no control plane comes first, and then the harness: where it fails, the others would for its reasons.
     let mut targets = workspace::test_targets("belay-e2e")?;
     targets.sort_by_key(|target| (target != ORACLES, target != "harness", target != "chart", target.clone()));
@@ -163,6 +176,7 @@ impl Run {
         let outcome = match &stage.work {
             Work::Cargo(args) => self.cargo(&stage.name, args),
             Work::Deny => self.deny(),
+            Work::Image => self.image(&stage.name),
             Work::Programs => programs(),
         };
         let verdict = match &outcome {
@@ -199,6 +213,12 @@ impl Run {
             bail!("cargo {} failed; the log is {}", args.join(" "), path.display());
         }
         Ok(count_tests(&text))
+    }
+
+    fn image(&self, stage: &str) -> anyhow::Result<String> {
+        let log = self.logs.join(format!("{stage}.log"));
+        File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        image::run(&log).inspect_err(|_| println!("{}", std::fs::read_to_string(&log).unwrap_or_default()))
     }
 
     fn deny(&self) -> anyhow::Result<String> {
