@@ -51,6 +51,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_readme_has_a_place_for_figures() {
+        let readme = fs::read_to_string(workspace::folder().join("README.md")).unwrap();
+        assert!(put(&readme, "| a |\n").is_some());
+    }
+
+    #[test]
     fn a_table_takes_the_place_of_the_one_before() {
         let [begin, end] = MARKS;
         let text = format!("one\n\n{begin}{end}\n\ntwo\n");
