@@ -55,16 +55,12 @@ impl Authority {
     }
 }
 
-/// Data of a Secret with a new pair for the webhook that signed itself: as `openssl req -x509` makes one, which says that
-/// it is an authority, or as cert-manager's self-signed issuers do.
-pub(crate) fn self_signed(is_ca: bool) -> anyhow::Result<SecretData> {
+/// Data of a Secret with a new pair for the webhook that signed itself, as cert-manager's self-signed issuers make one. One
+/// that says that it is an authority, as by `openssl req -x509`, Go accepts and the client of these tests does not.
+pub(crate) fn self_signed() -> anyhow::Result<SecretData> {
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::new(vec![NAME.to_owned()])?;
-    if is_ca {
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    } else {
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    }
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     let certificate = params.self_signed(&key)?.pem();
     Ok(data(&certificate, &key, &certificate))
 }

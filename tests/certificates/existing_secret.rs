@@ -1,5 +1,5 @@
-//! Certificates of a Secret that somebody else keeps (`certs.mode: existingSecret`): pairs that signed themselves, of both
-//! kinds that there are. Pairs of an authority are in [`modes`](crate::modes).
+//! Certificates of a Secret that somebody else keeps (`certs.mode: existingSecret`): pairs that signed themselves.
+//! Pairs of an authority are in [`modes`](crate::modes).
 
 use anyhow::ensure;
 use belay_e2e::world::{Namespace, test_alone};
@@ -17,7 +17,7 @@ const REFUSED: &str = "belay_certificate_files_refused_total";
 #[test]
 fn no_call_fails_while_a_secret_of_somebody_elses_is_damaged_and_replaced_with_its_authority() {
     test_alone("existing", async |ns: &Namespace| {
-        let (first, second) = (self_signed(false)?, self_signed(true)?);
+        let (first, second) = (self_signed()?, self_signed()?);
         let authority = |data: &SecretData| String::from_utf8(data["ca.crt"].clone());
         let (old, new) = (authority(&first)?, authority(&second)?);
         system_namespace(ns).await?;
