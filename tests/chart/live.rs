@@ -48,6 +48,8 @@ async fn objects(ns: &Namespace) -> anyhow::Result<BTreeMap<String, Value>> {
     let label = ["-l", "app.kubernetes.io/instance=belay"];
     let mut found = items(ns, &[&[NAMESPACED], &label[..]].concat()).await?;
     found.extend(items(ns, &[&[CLUSTER_SCOPED], &label[..]].concat()).await?);
+    // Other tests have releases of that name, in namespaces of their own.
+    found.retain(|object| object["metadata"]["annotations"]["meta.helm.sh/release-namespace"] == ns.name());
     for object in &mut found {
         let has_status = WITH_STATUS.iter().any(|kind| object["kind"] == *kind);
         if let Some(map) = object.as_object_mut().filter(|_| has_status) {
