@@ -165,12 +165,8 @@ pub async fn settled(health: impl Iterator<Item = &Health>, stop: &CancellationT
 
 /// Waits until every watch has been complete once; false where that takes longer.
 pub async fn synced_within(health: &[Health], patience: Duration) -> bool {
-    let first = async {
-        for health in health {
-            health.first.cancelled().await;
-        }
-    };
-    tokio::time::timeout(patience, first).await.is_ok()
+    let never = CancellationToken::new();
+    tokio::time::timeout(patience, synced(health, &never)).await.is_ok()
 }
 
 async fn all(tokens: impl Iterator<Item = &CancellationToken>, stop: &CancellationToken) -> bool {

@@ -66,13 +66,14 @@ pub async fn answer(handlers: &Handlers, request: &Request<'_>) -> Answer {
 /// What a rule leaves to handover policies: why the pod goes where none protects it. Else the answer that the rule has.
 pub(crate) fn left_to_policies(step: Option<Step>) -> Result<Allowed, Decided> {
     match step {
-        Some(Step::Decided(decision)) => match decision.answer {
-            // Released by its rule, it may still be its Deployment's only one.
-            Decided::Allow(released @ (Allowed::Released | Allowed::DeadlinePassed | Allowed::NotRecorded)) => {
-                Ok(released)
+        Some(Step::Decided(decision)) => {
+            let is_release = decision.is_release();
+            match decision.answer {
+                // Released by its rule, it may still be its Deployment's only one.
+                Decided::Allow(released) if is_release => Ok(released),
+                answer => Err(answer),
             }
-            answer => Err(answer),
-        },
+        }
         Some(Step::Pass(Passed::Idle | Passed::NotBegun)) => Ok(Allowed::Idle),
         Some(Step::Pass(Passed::NotHeld) | Step::ReadLive) | None => Ok(Allowed::NotProtected),
     }

@@ -98,7 +98,7 @@ impl Pod<'_> {
     }
 }
 
-fn steer<O>(handlers: &Handlers, settings: &Settings, request: &Request<'_, O>, pod: &Pod<'_>) -> Option<Vec<Add>> {
+fn steer(handlers: &Handlers, settings: &Settings, request: &Request<'_, Pod<'_>>, pod: &Pod<'_>) -> Option<Vec<Add>> {
     if pod.is_mirror() || pod.spec.node_name.is_some() {
         return None;
     }
@@ -114,7 +114,7 @@ fn steer<O>(handlers: &Handlers, settings: &Settings, request: &Request<'_, O>, 
 }
 
 /// The entry by which a protected pod names Belay as a responder.
-fn responder<O>(handlers: &Handlers, settings: &Settings, request: &Request<'_, O>, pod: &Pod<'_>) -> Option<Add> {
+fn responder(handlers: &Handlers, settings: &Settings, request: &Request<'_, Pod<'_>>, pod: &Pod<'_>) -> Option<Add> {
     if !handlers.is_responding() || pod.is_mirror() {
         return None;
     }

@@ -68,18 +68,12 @@ fn a_drain_is_held_and_ends_as_if_nobody_attacked_the_webhook() {
         drop(attackers);
         let unheld = failed_open(ns).await? - unheld;
         ensure!(unheld == 0.0, "{unheld} evictions passed because the webhook did not answer in time");
-        let restarted =
-            |pods: &[PodInfo]| pods.iter().map(|pod| (pod.uid.clone(), restarts_of(pod))).collect::<Vec<_>>();
+        let restarted = |pods: &[PodInfo]| pods.iter().map(|pod| (pod.uid.clone(), pod.restarts())).collect::<Vec<_>>();
         let after = belay.webhook_pods().await?;
         ensure!(restarted(&before) == restarted(&after), "a replica died of it: {:?}", restarted(&after));
         eprintln!("{} hostile connections meanwhile", done.load(Ordering::Relaxed));
         scene.handed_over(ns).await
     });
-}
-
-fn restarts_of(pod: &PodInfo) -> i32 {
-    let containers = pod.pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
-    containers.and_then(|all| all.first()).map_or(0, |container| container.restart_count)
 }
 
 /// One connection after the other, until the task is dropped.

@@ -141,9 +141,7 @@ pub(crate) async fn kill_and_await(ns: &Namespace, belay: &Belay, replica: &PodI
     let starts = async || {
         let pods = belay.webhook_pods().await?;
         let pod = pods.into_iter().find(|pod| pod.uid == replica.uid).context("the replica is gone")?;
-        let containers = pod.pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
-        let count = containers.and_then(|all| all.first()).map_or(0, |container| container.restart_count);
-        anyhow::Ok((count, pod.ready))
+        anyhow::Ok((pod.restarts(), pod.ready))
     };
     let (before, _) = starts().await?;
     belay.kill(replica)?;

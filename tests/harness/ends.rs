@@ -51,14 +51,14 @@ fn a_container_that_is_restarted_after_its_end_runs_on() {
         ns.cluster().finish_pod(ns.name(), "worker", 0)?;
         ns.eventually("one restart", SOON, async || {
             let info = ns.pod_info("worker").await?;
-            let restarts = restarts(&info.pod);
+            let restarts = info.restarts();
             ensure!(restarts == 1 && info.ready, "{restarts} restarts, ready: {}", info.ready);
             Ok(())
         })
         .await?;
         ns.throughout("it runs on", Duration::from_secs(2), async || {
             let info = ns.pod_info("worker").await?;
-            ensure!(restarts(&info.pod) == 1 && info.ready, "{:?}", info.pod.status);
+            ensure!(info.restarts() == 1 && info.ready, "{:?}", info.pod.status);
             Ok(())
         })
         .await
@@ -68,11 +68,6 @@ fn a_container_that_is_restarted_after_its_end_runs_on() {
 fn exit_codes(pod: &Pod) -> Vec<Option<i32>> {
     let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
     statuses.map(|status| Some(status.state.as_ref()?.terminated.as_ref()?.exit_code)).collect()
-}
-
-fn restarts(pod: &Pod) -> i32 {
-    let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
-    statuses.map(|status| status.restart_count).sum()
 }
 
 async fn phase_of(ns: &Namespace, pod: &str) -> anyhow::Result<String> {

@@ -81,10 +81,7 @@ impl Step {
     pub fn is_judged(&self) -> bool {
         match self {
             Self::Pass(passed) => *passed != Passed::NotBegun,
-            Self::Decided(decision) => matches!(
-                decision.answer,
-                Answer::Allow(Allowed::Released | Allowed::DeadlinePassed | Allowed::NotRecorded)
-            ),
+            Self::Decided(decision) => decision.is_release(),
             Self::ReadLive => false,
         }
     }
@@ -114,6 +111,13 @@ pub struct Decision {
     pub memory: Option<Memory>,
     /// A hold to be recorded in the API, where none is seen there.
     pub record: Option<HoldSpec>,
+}
+
+impl Decision {
+    /// A hold of the pod's is over.
+    pub fn is_release(&self) -> bool {
+        matches!(self.answer, Answer::Allow(Allowed::Released | Allowed::DeadlinePassed | Allowed::NotRecorded))
+    }
 }
 
 /// Answers one eviction request, or says what else must be known. The request is not a dry run's alone: for one, the

@@ -86,6 +86,11 @@ pub struct PolicyState<'a> {
     pub last: Option<&'a HoldView>,
 }
 
+/// A ReplicaSet's name is its Deployment's and the template hash.
+fn deployment_named_in<'a>(replica_set: &'a str, template_hash: &str) -> Option<&'a str> {
+    replica_set.strip_suffix(template_hash)?.strip_suffix('-')
+}
+
 impl State {
     fn protection(&self, deployment: &DeploymentView, default: &DefaultPolicy) -> Option<Protection> {
         let policies: Vec<&PolicyView> = self
@@ -97,6 +102,11 @@ impl State {
             .map(|policy| &policy.view)
             .collect();
         protection(deployment, &policies, default)
+    }
+
+    /// The Deployment of a new pod, by the name of its ReplicaSet, which itself may be too new to be known.
+    fn deployment_of_new(&self, namespace: &str, replica_set: &str, template_hash: &str) -> Option<&DeploymentView> {
+        get(&self.deployments, namespace, deployment_named_in(replica_set, template_hash)?)
     }
 
     fn selected<'a>(&'a self, deployment: &'a DeploymentView, default: &DefaultPolicy) -> Selected<'a> {
@@ -243,7 +253,7 @@ impl Index {
         default: &DefaultPolicy,
         ask: impl FnOnce(&Replacing<'_>) -> R,
     ) -> Option<R> {
-        let name = replica_set.strip_suffix(template_hash)?.strip_suffix('-')?;
+        let name = deployment_named_in(replica_set, template_hash)?;
         let state = self.state.read();
         let holds: Vec<_> = state.holds_of(&WorkloadKey::new(namespace, name)).collect();
         if holds.is_empty() {
@@ -266,9 +276,9 @@ impl Index {
         template_hash: &str,
         default: &DefaultPolicy,
     ) -> bool {
-        self.new_pods_deployment(namespace, replica_set, template_hash, default, |selected| {
-            selected.protection.is_some()
-        })
+        let state = self.state.read();
+        let deployment = state.deployment_of_new(namespace, replica_set, template_hash);
+        deployment.is_some_and(|deployment| state.protection(deployment, default).is_some())
     }
 
     /// Whether a new pod belongs to a Deployment whose pods are held against this evictor, by the ReplicaSet's name as in
@@ -281,26 +291,13 @@ impl Index {
         default: &DefaultPolicy,
         evictor: &str,
     ) -> bool {
-        self.new_pods_deployment(namespace, replica_set, template_hash, default, |selected| {
-            selected.protection.as_ref().is_some_and(|Protection { settings, .. }| {
-                !evictor_matches(&settings.ignore_evictors, evictor)
-                    && supported(selected.deployment, settings.mode, selected.autoscaler).is_ok()
-            })
-        })
-    }
-
-    fn new_pods_deployment(
-        &self,
-        namespace: &str,
-        replica_set: &str,
-        template_hash: &str,
-        default: &DefaultPolicy,
-        ask: impl FnOnce(&Selected<'_>) -> bool,
-    ) -> bool {
-        let name = replica_set.strip_suffix(template_hash).and_then(|name| name.strip_suffix('-'));
         let state = self.state.read();
-        let deployment = name.and_then(|name| get(&state.deployments, namespace, name));
-        deployment.is_some_and(|deployment| ask(&state.selected(deployment, default)))
+        let Some(deployment) = state.deployment_of_new(namespace, replica_set, template_hash) else { return false };
+        let selected = state.selected(deployment, default);
+        selected.protection.is_some_and(|Protection { settings, .. }| {
+            !evictor_matches(&settings.ignore_evictors, evictor)
+                && supported(deployment, settings.mode, selected.autoscaler).is_ok()
+        })
     }
 
     /// Asks about each policy of a namespace, in the order of their names.

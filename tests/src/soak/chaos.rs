@@ -122,16 +122,10 @@ impl Chaos {
     async fn leader_after(&self, killed: &PodInfo) -> anyhow::Result<PodInfo> {
         eventually("somebody leads again", WHOLE_WITHIN, async || {
             let leader = self.belay.leader().await?;
-            let is_back = leader.uid != killed.uid || starts(&leader) > starts(killed);
+            let is_back = leader.uid != killed.uid || leader.restarts() > killed.restarts();
             ensure!(is_back, "{} has not been started again", killed.name);
             Ok(leader)
         })
         .await
     }
-}
-
-/// How often the containers of a pod were started again.
-fn starts(pod: &PodInfo) -> i32 {
-    let containers = pod.pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
-    containers.into_iter().flatten().map(|container| container.restart_count).sum()
 }

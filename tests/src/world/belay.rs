@@ -40,7 +40,10 @@ const SYSTEM_NODES: [&str; 2] = ["system-1", "system-2"];
 /// How long Helm waits for the Deployments.
 const INSTALL_TIMEOUT: &str = "--timeout=120s";
 
-/// The admin port's documented default; the image brings it along, as it does the webhook's.
+/// The webhook port's documented default; the image brings it along.
+pub(super) const WEBHOOK_PORT: u16 = 8443;
+
+/// The admin port's.
 const ADMIN_PORT: u16 = 8080;
 
 /// An installed Belay.
@@ -56,8 +59,10 @@ impl Belay {
 
     pub(super) async fn install(cluster: &Cluster, values: Value) -> anyhow::Result<Self> {
         let path = program().await?;
-        let environment =
-            [("BELAY_LISTEN", "0.0.0.0:8443".to_owned()), ("BELAY_ADMIN_LISTEN", format!("0.0.0.0:{ADMIN_PORT}"))];
+        let environment = [
+            ("BELAY_LISTEN", format!("0.0.0.0:{WEBHOOK_PORT}")),
+            ("BELAY_ADMIN_LISTEN", format!("0.0.0.0:{ADMIN_PORT}")),
+        ];
         let environment = environment.map(|(name, value)| (name.to_owned(), value)).to_vec();
         cluster.node_agent().play(IMAGE, Program { path, environment });
         let nodes: Api<Node> = Api::all(cluster.client());

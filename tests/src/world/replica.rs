@@ -5,24 +5,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use kube::Api;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::belay::Belay;
+use super::belay::{Belay, WEBHOOK_PORT};
 use super::namespace::Namespace;
 use super::waiting::eventually;
 
 /// The name that its certificate is for.
 const NAME: &str = "belay-webhook.belay-system.svc";
-
-/// The port that the chart gives it.
-const PORT: u16 = 8443;
 
 /// Makes connections to replicas, as the API server does.
 #[derive(Clone)]
@@ -34,11 +33,12 @@ impl Caller {
     /// # Errors
     /// When the webhook configuration carries no good `caBundle`.
     pub async fn trusting(ns: &Namespace) -> anyhow::Result<Self> {
-        let configuration = ns.get("validatingwebhookconfiguration", "belay").await?;
-        let bundle = configuration["webhooks"][0]["clientConfig"]["caBundle"].as_str().map(decoded).transpose()?;
+        let configurations: Api<ValidatingWebhookConfiguration> = Api::all(ns.client());
+        let mut entries = configurations.get("belay").await?.webhooks.into_iter().flatten();
+        let bundle = entries.next().and_then(|entry| entry.client_config.ca_bundle);
         let bundle = bundle.context("the webhook configuration carries no caBundle")?;
         let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(&bundle) {
+        for certificate in CertificateDer::pem_slice_iter(&bundle.0) {
             roots.add(certificate.context("a certificate of the caBundle")?)?;
         }
         let config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
@@ -79,12 +79,6 @@ pub fn eviction_head() -> String {
     format!("POST /validate/eviction HTTP/1.1\r\nhost: {NAME}\r\ncontent-type: application/json\r\n")
 }
 
-/// Bytes as Kubernetes writes them in JSON.
-fn decoded(base64: &str) -> anyhow::Result<Vec<u8>> {
-    let bytes: k8s_openapi::ByteString = serde_json::from_value(Value::from(base64)).context("base64")?;
-    Ok(bytes.0)
-}
-
 impl Belay {
     /// The addresses of all webhook replicas.
     ///
@@ -93,7 +87,7 @@ impl Belay {
     pub async fn replicas(&self, ns: &Namespace) -> anyhow::Result<Vec<SocketAddr>> {
         let pods = self.webhook_pods().await?;
         ensure!(!pods.is_empty(), "there are no webhook replicas");
-        pods.iter().map(|pod| ns.cluster().reach(&pod.address, PORT)).collect()
+        pods.iter().map(|pod| ns.cluster().reach(&pod.address, WEBHOOK_PORT)).collect()
     }
 
     /// Waits until every webhook replica would hold the eviction of this pod: each follows policies by itself.

@@ -239,6 +239,14 @@ pub struct PodInfo {
     pub pod: Pod,
 }
 
+impl PodInfo {
+    /// How often its containers were started again.
+    pub fn restarts(&self) -> i32 {
+        let statuses = self.pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+        statuses.map(|status| status.restart_count).sum()
+    }
+}
+
 impl From<Pod> for PodInfo {
     fn from(pod: Pod) -> Self {
         let status = pod.status.clone().unwrap_or_default();
