@@ -81,20 +81,12 @@ pub(crate) fn run(only: &[String]) -> anyhow::Result<()> {
     let (aside, others): (Vec<&Stage>, Vec<&Stage>) =
         others.into_iter().partition(|stage| ASIDE.contains(&stage.name.as_str()));
     let (first, beside): (Vec<&Stage>, Vec<&Stage>) = others.into_iter().partition(|stage| stage.is_first);
-    run.stages(&first)?;
-    if !aside.is_empty() && !beside.is_empty() {
-        // Both sides would wait for each other's compiler otherwise.
-        run.cargo("build", &["test", "--package", "belay-e2e", "--no-run"].map(str::to_owned))?;
+    let outcome = run.lanes(&first, &beside, [&aside, &below]);
+    let left = run.ensure_nothing_left();
+    if let (Err(_), Err(error)) = (&outcome, &left) {
+        println!("{error:#}");
     }
-    std::thread::scope(|scope| {
-        let lanes = [scope.spawn(|| run.stages(&aside)), scope.spawn(|| run.stages(&below))];
-        run.stages(&beside)?;
-        for lane in lanes {
-            lane.join().map_err(|_| anyhow::anyhow!("the stages aside panicked"))??;
-        }
-        Ok::<_, anyhow::Error>(())
-    })?;
-    run.ensure_nothing_left()?;
+    outcome.and(left)?;
     println!("all passed in {}", seconds(began.elapsed()).trim());
     Ok(())
 }
@@ -155,6 +147,23 @@ struct Run {
 }
 
 impl Run {
+    /// The first stages, and then the others with those lanes beside them.
+    fn lanes(&self, first: &[&Stage], others: &[&Stage], lanes: [&[&Stage]; 2]) -> anyhow::Result<()> {
+        self.stages(first)?;
+        if !lanes[0].is_empty() && !others.is_empty() {
+            // Both sides would wait for each other's compiler otherwise.
+            self.cargo("build", &["test", "--package", "belay-e2e", "--no-run"].map(str::to_owned))?;
+        }
+        std::thread::scope(|scope| {
+            let lanes = lanes.map(|lane| scope.spawn(|| self.stages(lane)));
+            self.stages(others)?;
+            for lane in lanes {
+                lane.join().map_err(|_| anyhow::anyhow!("the stages aside panicked"))??;
+            }
+            Ok(())
+        })
+    }
+
     fn stages(&self, stages: &[&Stage]) -> anyhow::Result<()> {
         for stage in stages {
             if self.failed.load(Ordering::Relaxed) {
@@ -199,6 +208,8 @@ impl Run {
         let status = workspace::cargo()
             .args(args)
             .env(RUN, &self.id)
+            // A failed test says what was wrong, after what the cluster looked like; where it did is no news.
+            .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log.try_clone()?)
