@@ -12,7 +12,7 @@ pub(crate) const CHILD: &str = "fill-caches";
 /// Pods, and the most that the whole program may need with them, in MiB.
 const TARGETS: [(usize, f64); 3] = [(10_000, 64.0), (50_000, 128.0), (150_000, 300.0)];
 
-/// mimalloc waits 10 ms before it gives pages back.
+/// mimalloc's second line waits 10 ms before it gives pages back, and ten times that for what threads share.
 const GIVEN_BACK_WITHIN: Duration = Duration::from_millis(200);
 
 /// What the program needs before it has seen an object is part of the target; the child's own is taken for it.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use belay_e2e::watching::{Change, changes};
-use belay_e2e::world::{Belay, Namespace, PodInfo, Web, Workload};
+use belay_e2e::world::{Belay, Namespace, PodInfo, Web, Workload, merge};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Pod, PodSchedulingGate};
 use kube::api::{Patch, PatchParams};
@@ -86,8 +86,12 @@ fn pods_that_waited_long_for_a_node_need_no_patch_after_their_bind_either() {
     });
 }
 
+/// With one webhook replica: an API server asks several by turns when it is busy, and of binds at the same moment none
+/// knows of those that another answers.
 fn patient(name: &str, body: impl AsyncFnOnce(&Namespace, &Belay) -> anyhow::Result<()>) {
-    with_values(name, settling_in(PATIENT), body);
+    let mut values = settling_in(PATIENT);
+    merge(&mut values, &json!({ "webhook": { "replicas": 1 } }));
+    with_values(name, values, body);
 }
 
 /// Lets a workload grow, by many pods at once and by one, and holds Belay to writing on none after its bind.
@@ -212,7 +216,7 @@ async fn failed_open(ns: &Namespace) -> anyhow::Result<u64> {
     Ok(sum)
 }
 
-/// How many pods the webhooks gave a value as they were bound.
+/// How many pods the webhook gave a value as they were bound.
 async fn stamped(belay: &Belay) -> anyhow::Result<u64> {
     belay.counted(&belay.webhook_pods().await?, "belay_deletion_cost_stamps_total", "").await
 }
