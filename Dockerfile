@@ -24,5 +24,8 @@ LABEL org.opencontainers.image.title="belay" \
 COPY --from=build /rootfs /
 # By number, so that `runAsNonRoot` can be checked without /etc/passwd.
 USER 65532:65532
+# Freed memory goes back at once. Else what a list of the cluster needed for a moment stays until a thread that freed some
+# has more to do: 72 MiB instead of 42 with 10,000 pods.
+ENV MIMALLOC_PURGE_DELAY=0
 EXPOSE 8443 8080
 ENTRYPOINT ["/usr/local/bin/belay"]

@@ -15,7 +15,7 @@ use anyhow::{Context as _, ensure};
 use belay::webhook::{EVICTION_PATH, PODS_PATH};
 
 use crate::cluster::Size;
-use crate::memory::resident;
+use crate::memory::{environment, resident};
 use crate::served::{self, BARE_PATH};
 use crate::table::{Table, Times};
 
@@ -83,6 +83,7 @@ impl Load {
         fs::create_dir_all(&folder)?;
         let mut server = Command::new(std::env::current_exe()?)
             .args([served::CHILD, &SIZE.pods.to_string()])
+            .envs(environment())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;

@@ -1,7 +1,6 @@
 //! What the caches need: resident memory of a process that holds nothing else.
 
 use std::process::{Command, ExitCode};
-use std::time::Duration;
 
 use crate::cluster::{Size, filled};
 use crate::table::Table;
@@ -12,8 +11,11 @@ pub(crate) const CHILD: &str = "fill-caches";
 /// Pods, and the most that the whole program may need with them, in MiB.
 const TARGETS: [(usize, f64); 3] = [(10_000, 64.0), (50_000, 128.0), (150_000, 300.0)];
 
-/// mimalloc's second line waits 10 ms before it gives pages back, and ten times that for what threads share.
-const GIVEN_BACK_WITHIN: Duration = Duration::from_millis(200);
+/// What the image sets in the environment of the program: how soon freed memory goes back, for one.
+pub(crate) fn environment() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let lines = include_str!("../../Dockerfile").lines();
+    lines.filter_map(|line| line.strip_prefix("ENV ")?.split_once('='))
+}
 
 /// What the program needs before it has seen an object is part of the target; the child's own is taken for it.
 pub(crate) fn measure(table: &mut Table) {
@@ -40,7 +42,8 @@ struct Resident {
 
 fn run(pods: usize) -> Result<Resident, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let output = Command::new(program).args([CHILD, &pods.to_string()]).output().map_err(|error| error.to_string())?;
+    let output = Command::new(program).args([CHILD, &pods.to_string()]).envs(environment()).output();
+    let output = output.map_err(|error| error.to_string())?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let figures: Vec<f64> = text.split_whitespace().map_while(|figure| figure.parse().ok()).collect();
     match figures.as_slice() {
@@ -53,9 +56,6 @@ fn run(pods: usize) -> Result<Resident, String> {
 pub(crate) fn child(pods: usize) -> ExitCode {
     let before = status("VmRSS:");
     let caches = filled(Size { pods });
-    // What was freed is given back a moment later, as somebody allocates again.
-    std::thread::sleep(GIVEN_BACK_WITHIN);
-    drop(filled(Size { pods: 1 }));
     println!("{before} {} {}", status("VmRSS:"), status("VmHWM:"));
     drop(caches);
     ExitCode::SUCCESS

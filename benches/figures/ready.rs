@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use webhook_certs::{CaSecret, plan};
 
 use crate::cluster::{Size, node_json, pod_json, set_json};
-use crate::memory::resident;
+use crate::memory::{environment, resident};
 use crate::table::{Table, Times, millis};
 
 const SIZE: Size = Size { pods: 10_000 };
@@ -105,6 +105,7 @@ impl Api {
         let started = Instant::now();
         let child = Command::new(env!("CARGO_BIN_EXE_belay"))
             .arg("webhook")
+            .envs(environment())
             .env("KUBECONFIG", self.folder.join("kubeconfig"))
             .env("BELAY_CONFIG", self.folder.join("config.yaml"))
             .env("BELAY_LISTEN", listen.to_string())

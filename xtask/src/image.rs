@@ -124,6 +124,8 @@ fn check_config(image: &Value) -> anyhow::Result<()> {
     for field in ["Cmd", "Volumes"] {
         ensure!(config[field].is_null(), "the image has {field}: {}", config[field]);
     }
+    let sets = |one: &str| config["Env"].as_array().is_some_and(|all| all.iter().any(|set| set == one));
+    ensure!(sets("MIMALLOC_PURGE_DELAY=0"), "the image's environment: {}", config["Env"]);
     ensure!(config["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0", "its labels: {}", config["Labels"]);
     Ok(())
 }
@@ -231,6 +233,7 @@ mod tests {
             "User": "65532:65532",
             "ExposedPorts": { "8080/tcp": {}, "8443/tcp": {} },
             "Entrypoint": ["/usr/local/bin/belay"],
+            "Env": ["PATH=/usr/local/bin", "MIMALLOC_PURGE_DELAY=0"],
             "Labels": { "org.opencontainers.image.licenses": "Apache-2.0" },
         }}});
         image["OCIv1"]["config"][field] = value;
@@ -248,6 +251,7 @@ mod tests {
             ("ExposedPorts", json!({ "8443/tcp": {} })),
             ("Cmd", json!(["webhook"])),
             ("Volumes", json!({ "/tmp": {} })),
+            ("Env", Value::Null),
             ("Labels", json!({})),
         ];
         for (field, value) in others {
