@@ -192,7 +192,7 @@ impl ForPeople for Report {
         page.heading(&format!("Deployment {}/{}", self.namespace, self.name), &of);
         page.gap();
         match &self.protection {
-            None => page.line(0, "Not protected: no HandoverPolicy selects it, and nothing else opts it in"),
+            None => page.line(0, "Not protected: nothing opts it in, or its annotation belay.dev/handover opts it out"),
             Some(ProtectionReport { by, handover, readiness_deadline_seconds: seconds }) => {
                 page.line(0, &format!("Protected by {by}: handover {handover}, {seconds} s at most"));
             }
