@@ -190,7 +190,8 @@ fn serve(request: &Request<kube::client::Body>) -> Response<kube::client::Body> 
 
 /// Nothing refuses the patch, and what was there is there still.
 fn check_patch(body: &[u8], patch: &str) {
-    let review: Value = serde_json::from_slice(body).expect("what is patched was read");
+    // What the webhook does not look at may be no text at all.
+    let review: Value = serde_json::from_str(&String::from_utf8_lossy(body)).expect("what is patched was read");
     let before = &review["request"]["object"];
     let patch = base64::engine::general_purpose::STANDARD.decode(patch).expect("base64");
     let patch: json_patch::Patch = serde_json::from_slice(&patch).expect("a JSON Patch");

@@ -34,8 +34,10 @@ fn every_target_holds_on_its_seeds_and_on_parts_of_them() {
             for eighth in 0..8 {
                 run(&seed[..seed.len() * eighth / 8]);
                 let mut bent = seed.clone();
-                bent[seed.len() * eighth / 8] ^= 0x15;
-                run(&bent);
+                for byte in [seed[seed.len() * eighth / 8] ^ 0x15, 0xff] {
+                    bent[seed.len() * eighth / 8] = byte;
+                    run(&bent);
+                }
             }
         }
     }
