@@ -66,14 +66,8 @@ pub async fn answer(handlers: &Handlers, request: &Request<'_>) -> Answer {
 /// What a rule leaves to handover policies: why the pod goes where none protects it. Else the answer that the rule has.
 pub(crate) fn left_to_policies(step: Option<Step>) -> Result<Allowed, Decided> {
     match step {
-        Some(Step::Decided(decision)) => {
-            let is_release = decision.is_release();
-            match decision.answer {
-                // Released by its rule, it may still be its Deployment's only one.
-                Decided::Allow(released) if is_release => Ok(released),
-                answer => Err(answer),
-            }
-        }
+        // Released by its rule, it may still be its Deployment's only one.
+        Some(Step::Decided(decision)) => decision.release().cloned().ok_or(decision.answer),
         Some(Step::Pass(Passed::Idle | Passed::NotBegun)) => Ok(Allowed::Idle),
         Some(Step::Pass(Passed::NotHeld) | Step::ReadLive) | None => Ok(Allowed::NotProtected),
     }

@@ -81,7 +81,7 @@ impl Step {
     pub fn is_judged(&self) -> bool {
         match self {
             Self::Pass(passed) => *passed != Passed::NotBegun,
-            Self::Decided(decision) => decision.is_release(),
+            Self::Decided(decision) => decision.release().is_some(),
             Self::ReadLive => false,
         }
     }
@@ -114,9 +114,12 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// A hold of the pod's is over.
-    pub fn is_release(&self) -> bool {
-        matches!(self.answer, Answer::Allow(Allowed::Released | Allowed::DeadlinePassed | Allowed::NotRecorded))
+    /// How a hold of the pod's came to its end; absent where the answer is another.
+    pub fn release(&self) -> Option<&Allowed> {
+        match &self.answer {
+            Answer::Allow(how @ (Allowed::Released | Allowed::DeadlinePassed | Allowed::NotRecorded)) => Some(how),
+            _ => None,
+        }
     }
 }
 
